@@ -1,0 +1,5 @@
+"""`python -m optnoise` is the `optnoise` command."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,22 @@
+"""Noise: density, tail, moments, sampler and JSON document of each family, in units of the clipping norm."""
+
+from .base import DensityShape, Mechanism
+from .gamma_laplace import GammaLaplace
+from .gaussian import Gaussian
+from .laplace import Laplace
+from .registry import FAMILIES, family, from_spec, load, parse
+from .scale_mixture import ScaleMixture
+
+__all__ = [
+    "FAMILIES",
+    "DensityShape",
+    "GammaLaplace",
+    "Gaussian",
+    "Laplace",
+    "Mechanism",
+    "ScaleMixture",
+    "family",
+    "from_spec",
+    "load",
+    "parse",
+]

@@ -1,0 +1,259 @@
+"""The interface of a noise: density, tail, moments, sampler, and its JSON document.
+
+Units. Noise is stated in units of the clipping norm C, an L2 bound on one example's contribution: adding or
+removing an example shifts the released value by at most 1, replacing one by at most 2. The caller multiplies by C.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import enum
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy import integrate
+
+from . import _validate
+
+if TYPE_CHECKING:  # torch is imported where noise is drawn, so that accounting starts without it
+    import torch
+
+SPEC_FORMAT = 1  # version of the JSON document that `spec` writes
+
+
+class DensityShape(enum.Enum):
+    """What bounds may assume of a density p that is symmetric about 0 and falls with |x|.
+
+    LOG_CONCAVE: log p is concave, so the privacy loss log p(x)/p(x−t) is monotone in x.
+    LOG_CONVEX_SIDES: log p is convex on each side of 0 (every scale mixture of Laplace noise), so the loss rises up
+    to x = 0, falls until x = t and rises again.
+    """
+
+    LOG_CONCAVE = "log-concave"
+    LOG_CONVEX_SIDES = "log-convex on each side"
+
+
+class Mechanism(abc.ABC):
+    """Additive noise with a density that is symmetric about 0 and falls with |x|, drawn independently per coordinate.
+
+    A family is a frozen dataclass whose fields are its parameters. It must supply `log_density`, `log_tail`,
+    `scaled`, `scale_hint` and `density_shape`; whatever else it leaves out is derived numerically from those.
+    """
+
+    family: ClassVar[str]
+    """Name in JSON documents and on the command line."""
+    short_keys: ClassVar[Mapping[str, str]] = {}
+    """Short parameter names that `parse` accepts, mapped to field names."""
+    density_shape: ClassVar[DensityShape]
+    isotropic: ClassVar[bool] = False
+    """True if d independent coordinates have a rotation-invariant law (the Gaussian): bounds do not depend on d."""
+    closed_renyi: ClassVar[bool] = False
+    """True if `renyi_divergence` is a closed formula rather than quadrature."""
+
+    # ---- what a family must supply -------------------------------------------------------------------------
+
+    @abc.abstractmethod
+    def log_density(self, x: ArrayLike) -> NDArray[np.float64]:
+        """Natural log of the density at `x` (any shape, units of C); same shape."""
+
+    @abc.abstractmethod
+    def log_tail(self, x: ArrayLike) -> NDArray[np.float64]:
+        """log P(X > x) for `x` >= 0 (any shape), accurate to relative rounding deep into the tail; same shape."""
+
+    @abc.abstractmethod
+    def scaled(self, factor: float) -> Self:
+        """The law of `factor`·X, `factor` > 0. Epsilon never rises with the factor (post-processing, shift 1/factor)."""
+
+    @property
+    @abc.abstractmethod
+    def scale_hint(self) -> float:
+        """A length comparable to the noise (units of C), for numerical searches; not a statistic of its own."""
+
+    # ---- derived; a family overrides what it knows in closed form -------------------------------------------
+
+    def cdf(self, x: ArrayLike) -> NDArray[np.float64]:
+        """P(X <= x), same shape as `x`."""
+        x = np.asarray(x, dtype=np.float64)
+        tail = np.exp(self.log_tail(np.abs(x)))
+        return np.where(x >= 0, 1 - tail, tail)
+
+    def quantile(self, p: ArrayLike) -> NDArray[np.float64]:
+        """The x with P(X <= x) = p; `p` in [0, 1], same shape. Raises ValueError outside."""
+        p = np.asarray(p, dtype=np.float64)
+        if not np.all((p >= 0) & (p <= 1)):
+            raise ValueError(f"expected 0 <= p <= 1, got p={p}")
+        with np.errstate(divide="ignore"):
+            magnitude = self.tail_quantile(np.log(np.minimum(p, 1 - p)))
+        return np.where(p >= 0.5, magnitude, -magnitude)
+
+    def tail_quantile(self, log_probability: ArrayLike) -> NDArray[np.float64]:
+        """The x >= 0 with log P(X > x) = `log_probability` <= −log 2; same shape. Bisection to the last bits."""
+        target = np.minimum(np.asarray(log_probability, dtype=np.float64), -math.log(2))
+        low, high = np.zeros_like(target), np.full_like(target, self.scale_hint)
+        finite_target = np.isfinite(target)
+        for _ in range(1100):  # 2^1100 exceeds every float: the loop ends by its break
+            short = finite_target & (self.log_tail(high) > target) & np.isfinite(high)
+            if not short.any():
+                break
+            low, high = np.where(short, high, low), np.where(short, 2 * high, high)
+        for _ in range(200):
+            middle = 0.5 * (low + high)
+            if np.all((middle <= low) | (middle >= high)):
+                break
+            above = self.log_tail(middle) > target
+            low, high = np.where(above, middle, low), np.where(above, high, middle)
+        result = np.where(finite_target, 0.5 * (low + high), np.inf)
+        return np.where(target >= -math.log(2), 0.0, result)
+
+    @property
+    def mean_abs(self) -> float:
+        """E|X| per coordinate, in units of C; `inf` where it does not exist."""
+        return 2 * self._tail_moment(1)
+
+    @property
+    def variance(self) -> float:
+        """E X² per coordinate, in units of C²; `inf` where it does not exist."""
+        return 4 * self._tail_moment(2)
+
+    @property
+    def tail_index(self) -> float:
+        """κ with P(X > x) of order x^−κ; `inf` for lighter tails. E|X|^n is finite exactly for n < κ."""
+        return math.inf
+
+    @property
+    def fisher_information(self) -> float:
+        """∫ p′²/p for the location of one coordinate, in units of 1/C²; at least 1/variance."""
+        return 2 * self._integrate_side(
+            lambda x: self.score(x) ** 2 * np.exp(self.log_density(x)), decay=self.tail_index + 2
+        )
+
+    def score(self, x: ArrayLike) -> NDArray[np.float64]:
+        """|d log p / dx| at `x` > 0, same shape, in units of 1/C; central difference unless the family overrides it."""
+        x = np.asarray(x, dtype=np.float64)
+        step = 1e-6 * np.maximum(x, 1e-3 * self.scale_hint)
+        return np.abs(self.log_density(x + step) - self.log_density(x - step)) / (2 * step)
+
+    @property
+    def max_score(self) -> float:
+        """sup over x of |d log p / dx|, in units of 1/C; `inf` where it is not bounded (the Gaussian)."""
+        return math.inf
+
+    def renyi_divergence(self, order: float, shift: float) -> float:
+        """Rényi divergence of `order` >= 1 between X and X + `shift`, one coordinate, natural log.
+
+        Here by adaptive quadrature without a proven error: an *estimate*. `accounting.renyi` computes the proven
+        bound; families with a closed formula override this and set `closed_renyi`.
+        """
+        order, shift = check_order(order), abs(_validate.finite("shift", shift))
+        if shift == 0:
+            return 0.0
+        loss = lambda x: self.log_density(x) - self.log_density(x - shift)  # noqa: E731
+        if math.isinf(order):
+            grid = np.concatenate([[0.0], -self.tail_quantile(-np.geomspace(math.log(2), 700, 2000))])
+            return float(np.max(loss(grid)))
+        if order == 1:
+            return self._integrate_line(lambda x: np.exp(self.log_density(x)) * loss(x), shift)
+        integrand = lambda x: np.exp(self.log_density(x) + (order - 1) * loss(x))  # noqa: E731
+        return math.log(self._integrate_line(integrand, shift)) / (order - 1)
+
+    # ---- sampling ------------------------------------------------------------------------------------------
+
+    def sample(
+        self,
+        shape: Sequence[int],
+        *,
+        generator: torch.Generator,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> torch.Tensor:
+        """Draw independent noise of the given `shape`, in units of C.
+
+        `generator` is required and is the only source of randomness; `device` is its device if not given. Draws are
+        made in float64 and cast to `dtype` (default float32) at the end.
+        """
+        from . import _sampling  # torch starts here and no earlier
+
+        return _sampling.draw(self, tuple(shape), generator=generator, device=device, dtype=dtype)
+
+    def _draw(self, shape: tuple[int, ...], *, generator: torch.Generator) -> torch.Tensor:
+        """float64 noise on the generator's device; by inverting the tail at an exponential draw, unless overridden."""
+        from . import _sampling
+
+        return _sampling.by_inversion(self, shape, generator=generator)
+
+    # ---- JSON ----------------------------------------------------------------------------------------------
+
+    def spec(self) -> dict[str, Any]:
+        """A JSON-ready document: format version, family, parameters. `from_spec` reads it back to an equal object."""
+        parameters = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+            if getattr(self, field.name) is not None
+        }
+        return {"format": SPEC_FORMAT, "family": self.family, "parameters": parameters}
+
+    # ---- quadrature ----------------------------------------------------------------------------------------
+
+    def _tail_moment(self, power: int) -> float:
+        """∫_0^∞ x^(power−1) P(X > x) dx."""
+        if self.tail_index <= power:
+            return math.inf
+        tail = lambda x: x ** (power - 1) * np.exp(self.log_tail(x))  # noqa: E731
+        return self._integrate_side(tail, decay=self.tail_index - power)
+
+    def _integrate_side(self, function: Any, *, decay: float) -> float:
+        """∫_0^∞ function, in the variable log x; `decay` is the exponent c of an integrand·x of order x^−c.
+
+        For slow power laws the variable is stretched by 1/c, so that one integrand unit is one length unit.
+        """
+        stretch = max(1.0, 1 / decay)
+
+        def in_log(y: float, side: float) -> float:
+            x = self.scale_hint * math.exp(min(side * y, 690.0))
+            with np.errstate(over="ignore", invalid="ignore"):
+                value = float(function(np.float64(x))) * x
+            return value if math.isfinite(value) else 0.0  # ∞·0 far out, where the density has underflowed
+
+        total = 0.0
+        for side, unit in ((-1.0, 1.0), (1.0, stretch)):
+            part = integrate.quad(
+                lambda y, s=side, u=unit: u * in_log(u * y, s),
+                0,
+                np.inf,
+                limit=500,
+                epsabs=0,
+                epsrel=1e-11,
+                full_output=1,
+            )
+            total += part[0]
+        return total
+
+    def _integrate_line(self, function: Any, shift: float) -> float:
+        """∫ function over the line, split where the density or its shifted copy has a kink and at tail quantiles."""
+        reach = self.tail_quantile(-np.array([5.0, 30.0, 120.0, 500.0])) + 0.0
+        points = np.unique(np.concatenate([-reach, [0.0, shift / 2, shift], shift + reach]))
+        pieces = [
+            integrate.quad(
+                lambda x: float(function(np.float64(x))),
+                a,
+                b,
+                limit=400,
+                epsabs=0,
+                epsrel=1e-11,
+                full_output=1,
+            )[0]
+            for a, b in zip(points[:-1], points[1:], strict=True)
+        ]
+        return math.fsum(pieces)
+
+
+def check_order(order: float) -> float:
+    """Return a Rényi order in [1, ∞] as a float."""
+    number = _validate.real("order", order)
+    if number < 1:
+        raise ValueError(f"expected order >= 1, got order={order}")
+    return number

@@ -1,0 +1,137 @@
+"""Families by name, their JSON documents, and the text form of the command line.
+
+A new family is one file and one line in `FAMILIES`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from . import _validate
+from .base import SPEC_FORMAT, Mechanism
+from .gamma_laplace import GammaLaplace
+from .gaussian import Gaussian
+from .laplace import Laplace
+from .scale_mixture import ScaleMixture
+
+FAMILIES: dict[str, type[Mechanism]] = {
+    family.family: family
+    for family in (
+        Gaussian,
+        Laplace,
+        ScaleMixture,
+        GammaLaplace,
+    )
+}
+
+
+def family(name: str) -> type[Mechanism]:
+    """The class registered under `name`. Raises ValueError with the known names."""
+    if name not in FAMILIES:
+        raise ValueError(f"expected family to be one of {', '.join(FAMILIES)}, got family={name!r}")
+    return FAMILIES[name]
+
+
+def from_spec(document: Mapping[str, Any]) -> Mechanism:
+    """The mechanism that `Mechanism.spec` wrote. Unknown fields and bad values raise ValueError naming the field."""
+    if not isinstance(document, Mapping):
+        raise ValueError(f"expected a noise document to be a JSON object, got {document!r}")
+    unknown = set(document) - {"format", "family", "parameters"}
+    if unknown:
+        raise ValueError(f"unknown field {sorted(unknown)[0]!r} in a noise document; known: format, family, parameters")
+    for field in ("format", "family", "parameters"):
+        if field not in document:
+            raise ValueError(f"a noise document lacks the field {field!r}")
+    if document["format"] != SPEC_FORMAT:
+        raise ValueError(f"expected format={SPEC_FORMAT}, got format={document['format']!r}")
+    if not isinstance(document["family"], str) or not isinstance(document["parameters"], Mapping):
+        raise ValueError("expected family to be a string and parameters to be a JSON object")
+    return _build(document["family"], document["parameters"])
+
+
+def parse(text: str) -> Mechanism:
+    """Read a noise from inline text (`gaussian:noise_multiplier=1.0`) or from the JSON file at that path.
+
+    A file holds one noise document, or a search result, whose first (best) noise is taken.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"expected a noise as text, got {text!r}")
+    name, colon, arguments = text.partition(":")
+    if name in FAMILIES and colon:
+        return _build(name, _read_arguments(text, arguments))
+    if Path(text).is_file():
+        return load(text)
+    if name in FAMILIES:
+        keys = ",".join(f"{key}=…" for key in _field_names(FAMILIES[name]))
+        raise ValueError(f"expected parameters after the family, got {text!r}; write {name}:{keys}")
+    raise ValueError(
+        f"expected a noise file or FAMILY:KEY=VALUE,… with FAMILY one of {', '.join(FAMILIES)}; got {text!r}"
+    )
+
+
+def load(path: str | Path) -> Mechanism:
+    """The noise in a JSON file: a noise document, or a search result with its best noise first."""
+    try:
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot read the noise file {str(path)!r}: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"expected JSON in the noise file {str(path)!r}: {error}") from error
+    try:
+        return from_spec(_first_result(document))
+    except ValueError as error:
+        raise ValueError(f"noise file {str(path)!r}: {error}") from error
+
+
+def _first_result(document: Any) -> Any:
+    if not (isinstance(document, dict) and "results" in document):
+        return document
+    results = document["results"]
+    if not isinstance(results, list) or not results or "mechanism" not in results[0]:
+        raise ValueError("expected the field 'results' to be a non-empty list of objects with a 'mechanism'")
+    return results[0]["mechanism"]
+
+
+def _field_names(cls: type[Mechanism]) -> list[str]:
+    return [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
+
+
+def _read_arguments(text: str, arguments: str) -> dict[str, float]:
+    values: dict[str, float] = {}
+    for item in arguments.split(","):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals:
+            raise ValueError(f"expected KEY=VALUE, got {item!r} in {text!r}")
+        if key in values:
+            raise ValueError(f"the parameter {key!r} stands twice in {text!r}")
+        try:
+            values[key] = float(value)
+        except ValueError:
+            raise ValueError(f"expected {key} to be a number, got {key}={value!r} in {text!r}") from None
+    return values
+
+
+def _build(name: str, parameters: Mapping[str, Any]) -> Mechanism:
+    cls = family(name)
+    fields = _field_names(cls)
+    values: dict[str, Any] = {}
+    for key, value in parameters.items():
+        field = cls.short_keys.get(key, key)
+        if field not in fields:
+            short = ", ".join(f"{long} ({short})" for short, long in cls.short_keys.items())
+            raise ValueError(f"unknown parameter {key!r} of {name}; known: {short or ', '.join(fields)}")
+        if field in values:
+            raise ValueError(f"the parameter {field!r} of {name} is given twice")
+        values[field] = _validate.finite(field, value)
+    missing = [
+        field.name
+        for field in dataclasses.fields(cls)  # type: ignore[arg-type]
+        if field.default is dataclasses.MISSING and field.name not in values
+    ]
+    if missing:
+        raise ValueError(f"missing parameter {missing[0]!r} of {name}")
+    return cls(**values)
