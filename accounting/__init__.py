@@ -1,1 +1,23 @@
-"""accounting"""
+"""Privacy: proven intervals for (ε, δ), calibration, and the ledger. Units: the noise's clipping norm C."""
+
+from .api import compose_epsilon, delta, epsilon
+from .calibration import calibrate
+from .interval import AccountantsDisagree, DeltaInterval, EpsilonInterval
+from .ledger import Ledger
+from .release import ADD_OR_REMOVE_ONE, ADJACENCIES, REPLACE_ONE, REPLACE_SPECIAL, Release
+
+__all__ = [
+    "ADD_OR_REMOVE_ONE",
+    "ADJACENCIES",
+    "REPLACE_ONE",
+    "REPLACE_SPECIAL",
+    "AccountantsDisagree",
+    "DeltaInterval",
+    "EpsilonInterval",
+    "Ledger",
+    "Release",
+    "calibrate",
+    "compose_epsilon",
+    "delta",
+    "epsilon",
+]

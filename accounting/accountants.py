@@ -1,0 +1,157 @@
+"""Accountants: each proves an interval for the compositions that it supports, and says why it refuses others."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from . import gaussian, scalar
+from .cells import fisher_information_bounds
+from .conversion import best_epsilon, best_log_delta
+from .event import Event
+from .interval import EpsilonInterval
+from .renyi import RenyiCurve, renyi_curve
+
+Array = NDArray[np.float64]
+LogDelta = tuple[float, float, float]  # lower, estimate, upper of log δ
+
+
+class Accountant(abc.ABC):
+    """Proves (ε, δ) for a list of events, all composed."""
+
+    name: str
+
+    @abc.abstractmethod
+    def refusal(self, events: Sequence[Event]) -> str | None:
+        """Why these events are not supported, or None."""
+
+    @abc.abstractmethod
+    def epsilon(self, events: Sequence[Event], delta: float) -> EpsilonInterval:
+        """ε at `delta`."""
+
+    @abc.abstractmethod
+    def log_delta(self, events: Sequence[Event], epsilon: float) -> LogDelta:
+        """(lower, estimate, upper) of log δ at `epsilon` >= 0."""
+
+
+class ExactGaussian(Accountant):
+    """Unsampled Gaussian noise in any dimension: the composition is one Gaussian with μ² = Σ steps·shift²/σ²."""
+
+    name = "exact"
+
+    def refusal(self, events: Sequence[Event]) -> str | None:
+        if all(event.mechanism.isotropic and event.sampling_rate == 1 for event in events):
+            return None
+        return "it needs Gaussian noise without sampling"
+
+    def epsilon(self, events: Sequence[Event], delta: float) -> EpsilonInterval:
+        return gaussian.epsilon_interval(delta, self._mu(events))
+
+    def log_delta(self, events: Sequence[Event], epsilon: float) -> LogDelta:
+        value = gaussian.log_delta(epsilon, self._mu(events))
+        margin = 1e-12 * max(1.0, -value) if math.isfinite(value) else 0.0
+        return value - margin, value, value + margin
+
+    def _mu(self, events: Sequence[Event]) -> float:
+        return math.sqrt(math.fsum(e.steps * e.shift**2 * e.mechanism.fisher_information for e in events))
+
+
+class ExactScalar(Accountant):
+    """One release of one coordinate (or of Gaussian noise), Poisson-sampled or not, by its level set."""
+
+    name = "exact"
+
+    def refusal(self, events: Sequence[Event]) -> str | None:
+        if len(events) == 1 and events[0].steps == 1 and events[0].is_scalar:
+            return None
+        return "it needs one release of one coordinate"
+
+    def epsilon(self, events: Sequence[Event], delta: float) -> EpsilonInterval:
+        (event,) = events
+        target, high = math.log(delta), scalar.largest_epsilon(event)
+        if math.isinf(high):
+            high = 1.0
+            while scalar.log_delta_bounds(event, high)[1] > target:
+                high *= 2
+        lower = self._root(event, target, high, bound=0)
+        upper = self._root(event, target, high, bound=1)
+        return EpsilonInterval(max(0.0, lower - 1e-12 * (1 + lower)), upper, upper + (1e-12 * (1 + upper) if upper else 0))
+
+    @staticmethod
+    def _root(event: Event, target: float, high: float, *, bound: int) -> float:
+        """ε at which the lower (0) or upper (1) bound of log δ meets the target, in [0, high]."""
+
+        def excess(epsilon: float) -> float:
+            return max(scalar.log_delta_bounds(event, epsilon)[bound], -1e6) - target
+
+        if excess(0.0) <= 0:
+            return 0.0
+        if excess(high) >= 0:
+            return high
+        return float(optimize.brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14))
+
+    def log_delta(self, events: Sequence[Event], epsilon: float) -> LogDelta:
+        lower, upper = scalar.log_delta_bounds(events[0], epsilon)
+        return lower, upper, upper
+
+
+class Renyi(Accountant):
+    """Rényi curves added over the composition, then converted at the best order (order ∞ included)."""
+
+    name = "rdp"
+
+    def refusal(self, events: Sequence[Event]) -> str | None:
+        try:
+            for event in events:
+                renyi_curve(event)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def epsilon(self, events: Sequence[Event], delta: float) -> EpsilonInterval:
+        at, largest = self._composed(events)
+        value, _ = best_epsilon(at, math.log(delta))
+        upper = min(value, largest)
+        return EpsilonInterval(min(self._lower_epsilon(events, delta), upper), upper, upper)
+
+    def log_delta(self, events: Sequence[Event], epsilon: float) -> LogDelta:
+        at, largest = self._composed(events)
+        upper = -math.inf if epsilon >= largest else best_log_delta(at, epsilon)[0]
+        return -math.inf, upper, upper
+
+    def order(self, events: Sequence[Event], delta: float) -> float:
+        """The order at which the conversion is tightest."""
+        return best_epsilon(self._composed(events)[0], math.log(delta))[1]
+
+    @staticmethod
+    def _composed(events: Sequence[Event]):
+        curves: list[tuple[int, RenyiCurve]] = [(event.steps, renyi_curve(event)) for event in events]
+
+        def at(orders: Array) -> Array:
+            return np.sum([steps * curve.at(orders) for steps, curve in curves], axis=0)
+
+        return at, math.fsum(steps * curve.largest_loss for steps, curve in curves)
+
+    @staticmethod
+    def _lower_epsilon(events: Sequence[Event], delta: float) -> float:
+        """A neighbour that the composition cannot hide: one release seen alone, or (d = ∞) the spread-out shift.
+
+        Without sampling, a shift spread over m coordinates makes the loss of m-fold independent noise converge, as m
+        grows, to that of a Gaussian with μ² = steps·shift²·I (local asymptotic normality), and hockey-stick
+        divergences are lower semicontinuous: no bound for every dimension can lie below it.
+        """
+        singles = [Event(e.mechanism, e.shift, 1, e.sampling_rate, 1) for e in events]
+        best = max((ExactScalar().epsilon([single], delta).lower for single in singles), default=0.0)
+        if events and all(e.dimension == math.inf and e.sampling_rate == 1 for e in events):
+            information = math.fsum(e.steps * e.shift**2 * fisher_information_bounds(e.mechanism)[0] for e in events)
+            best = max(best, gaussian.epsilon_interval(delta, math.sqrt(information)).lower)
+        return best
+
+
+EXACT: tuple[Accountant, ...] = (ExactGaussian(), ExactScalar())
+RENYI = Renyi()

@@ -1,0 +1,122 @@
+"""One function to ask for ε, and one for δ."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from ..mechanisms import Mechanism, _validate
+from .accountants import EXACT, RENYI, Accountant
+from .event import Event, to_events
+from .interval import AccountantsDisagree, DeltaInterval, EpsilonInterval
+from .release import ADD_OR_REMOVE_ONE, Release
+
+ACCOUNTANTS = ("best", "exact", "rdp")
+Interval = TypeVar("Interval", EpsilonInterval, DeltaInterval)
+
+
+def epsilon(
+    mechanism: Mechanism,
+    *,
+    delta: float,
+    steps: int = 1,
+    sampling_rate: float = 1.0,
+    dimension: float | None = None,
+    adjacency: str = ADD_OR_REMOVE_ONE,
+    accountant: str = "best",
+    relative_width: float = 1e-3,
+    verify: bool = False,
+) -> EpsilonInterval:
+    """The privacy parameter ε (no unit) of `steps` releases at `delta`, as an interval; `upper` is the guarantee.
+
+    Args:
+        mechanism: noise in units of the clipping norm C.
+        delta: a probability in (0, 1).
+        steps: number of releases T >= 0; each optimizer update is one, however many microbatches it was cut into.
+        sampling_rate: Poisson inclusion probability q in [0, 1] of every record per release. Shuffled batches of fixed
+            size are not Poisson: for those claim no amplification (q = 1).
+        dimension: number of coordinates, or `math.inf` for every dimension; may be None for the Gaussian only.
+        adjacency: `add_or_remove_one`, `replace_special` or `replace_one` (see `Release`).
+        accountant: "exact" (Gaussian without sampling; one scalar release), "rdp", or "best": exact where it applies,
+            Rényi elsewhere.
+        relative_width: the width aimed at. Exact intervals are far below it. The Rényi interval does not get narrower
+            on demand: its width is what the two ends show.
+        verify: also ask every other accountant that supports the question.
+
+    Raises:
+        ValueError: an argument is out of range, or nothing is proven for this noise and dimension.
+        AccountantsDisagree: two proven intervals do not overlap (with `verify`).
+    """
+    release = Release(mechanism, steps, sampling_rate, dimension, adjacency)
+    return compose_epsilon([release], delta=delta, accountant=accountant, relative_width=relative_width, verify=verify)
+
+
+def delta(
+    mechanism: Mechanism,
+    *,
+    epsilon: float,
+    steps: int = 1,
+    sampling_rate: float = 1.0,
+    dimension: float | None = None,
+    adjacency: str = ADD_OR_REMOVE_ONE,
+    accountant: str = "best",
+    verify: bool = False,
+) -> DeltaInterval:
+    """The δ (a probability) of `steps` releases at `epsilon` >= 0; arguments and errors as for `epsilon`."""
+    _validate.non_negative("epsilon", epsilon)
+    release = Release(mechanism, steps, sampling_rate, dimension, adjacency)
+    events = to_events([release])
+
+    def ask(chosen: Accountant) -> DeltaInterval:
+        return DeltaInterval(*(math.exp(min(value, 0.0)) for value in chosen.log_delta(events, epsilon)))
+
+    return _ask(events, ask, accountant, verify) if events else DeltaInterval(0.0, 0.0, 0.0)
+
+
+def compose_epsilon(
+    releases: Sequence[Release],
+    *,
+    delta: float,
+    accountant: str = "best",
+    relative_width: float = 1e-3,
+    verify: bool = False,
+) -> EpsilonInterval:
+    """ε of several kinds of releases composed (noises, rates and dimensions may differ); as `epsilon`."""
+    _validate.open_unit("delta", delta)
+    _validate.positive("relative_width", relative_width)
+    events = to_events(releases)
+    if not events:
+        _validate.one_of("accountant", accountant, ACCOUNTANTS)
+        return EpsilonInterval(0.0, 0.0, 0.0)
+    return _ask(events, lambda chosen: chosen.epsilon(events, delta), accountant, verify)
+
+
+def choose(events: Sequence[Event], accountant: str) -> Accountant:
+    """The accountant that answers; raises ValueError with the reason if the named one refuses."""
+    _validate.one_of("accountant", accountant, ACCOUNTANTS)
+    candidates = [*EXACT, RENYI] if accountant == "best" else [a for a in (*EXACT, RENYI) if a.name == accountant]
+    reasons = []
+    for candidate in candidates:
+        reason = candidate.refusal(events)
+        if reason is None:
+            return candidate
+        reasons.append(reason)
+    raise ValueError(f"accountant={accountant} refuses: {'; '.join(reasons)}")
+
+
+def _ask(
+    events: Sequence[Event], ask: Callable[[Accountant], Interval], accountant: str, verify: bool
+) -> Interval:
+    chosen = choose(events, accountant)
+    answer = ask(chosen)
+    if verify:
+        for other in (*EXACT, RENYI):
+            if other is not chosen and other.refusal(events) is None:
+                _check_overlap(chosen.name, answer, other.name, ask(other))
+    return answer
+
+
+def _check_overlap(first: str, a: Interval, second: str, b: Interval) -> None:
+    if a.lower > b.upper or b.lower > a.upper:
+        raise AccountantsDisagree(f"{first} says {a}, {second} says {b}: the intervals do not overlap")

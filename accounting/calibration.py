@@ -1,0 +1,106 @@
+"""The smallest noise of a given shape that meets a budget: a monotone root-find on the scale, landing on the safe side."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from scipy import optimize
+
+from ..mechanisms import Gaussian, Laplace, Mechanism, _validate
+from .api import choose
+from .event import Event, to_events
+from .release import ADD_OR_REMOVE_ONE, Release
+
+_SHORTHANDS: dict[str, Callable[[], Mechanism]] = {"gaussian": lambda: Gaussian(1.0), "laplace": lambda: Laplace(1.0)}
+_LARGEST_FACTOR = 1e30
+
+
+def calibrate(
+    mechanism: Mechanism | str,
+    *,
+    epsilon: float,
+    delta: float,
+    steps: int = 1,
+    sampling_rate: float = 1.0,
+    dimension: float | None = None,
+    adjacency: str = ADD_OR_REMOVE_ONE,
+    accountant: str = "best",
+) -> Mechanism:
+    """Scale `mechanism` (a shape, or the name of a one-parameter family) to the least noise with proven ε <= `epsilon`.
+
+    Scaling by a factor divides the shift, and the worst shift is the largest, so the guarantee is monotone in the
+    factor. The bracket grows by doubling from the shape as given; the root is found in log δ, which is also
+    informative at ε = 0; the answer is checked once more as it will be used, and never overshoots the target.
+
+    Args:
+        epsilon: target >= 0. The other arguments are as for `accounting.epsilon`.
+
+    Returns:
+        The scaled mechanism. Its ε is at most the target, and above 0.9999 of it.
+
+    Raises:
+        ValueError: an argument is out of range, nothing is released (any noise would do), or nothing is proven.
+    """
+    shape = _shape(mechanism)
+    _validate.non_negative("epsilon", epsilon)
+    _validate.open_unit("delta", delta)
+    release = Release(shape, steps, sampling_rate, dimension, adjacency)
+    events = to_events([release])
+    if not events:
+        raise ValueError(f"nothing is released with steps={steps}, sampling_rate={sampling_rate}: any noise meets the target")
+    (event,) = events
+    chosen, target = choose(events, accountant), math.log(delta)
+
+    def excess(log_factor: float) -> float:
+        """Upper bound of log δ at the target ε, less log δ: falls with the factor."""
+        value = chosen.log_delta([event.scaled(math.exp(log_factor))], epsilon)[2]
+        return min(max(value, -1e5), 0.0) - target
+
+    root = _root(excess)
+    return _land(shape, math.exp(root), lambda m: _exceeds(chosen, event, m, epsilon, target))
+
+
+def _shape(mechanism: Mechanism | str) -> Mechanism:
+    if isinstance(mechanism, Mechanism):
+        return mechanism
+    if mechanism in _SHORTHANDS:
+        return _SHORTHANDS[mechanism]()
+    raise ValueError(
+        f"expected mechanism to be a Mechanism or one of {', '.join(_SHORTHANDS)} (families with one parameter), "
+        f"got mechanism={mechanism!r}"
+    )
+
+
+def _root(excess: Callable[[float], float]) -> float:
+    """The log factor at which `excess` changes sign, rounded up."""
+    low = high = 0.0
+    step = math.log(2)
+    if excess(0.0) > 0:
+        while excess(high) > 0:
+            low, high, step = high, high + step, 2 * step
+            if high > math.log(_LARGEST_FACTOR):
+                raise ValueError("no noise of this shape meets the target within a factor of 1e30 of the given one")
+    else:
+        while excess(low) <= 0:
+            high, low, step = low, low - step, 2 * step
+            if low < -math.log(_LARGEST_FACTOR):
+                raise ValueError("every noise of this shape meets the target, down to 1e-30 of the given one")
+    root = optimize.brentq(excess, low, high, xtol=1e-10, rtol=1e-14)
+    return float(root) + 2e-10
+
+
+def _exceeds(chosen, event: Event, mechanism: Mechanism, epsilon: float, target: float) -> bool:
+    scaled = Event(mechanism, event.shift, event.steps, event.sampling_rate, event.dimension)
+    return chosen.log_delta([scaled], epsilon)[2] > target or chosen.epsilon([scaled], math.exp(target)).upper > epsilon
+
+
+def _land(shape: Mechanism, factor: float, exceeds: Callable[[Mechanism], bool]) -> Mechanism:
+    """The scaled mechanism, enlarged by rounding-sized steps until the proven bound meets the target."""
+    nudge = 1e-12
+    while exceeds(scaled := shape.scaled(factor)):
+        factor *= 1 + nudge
+        nudge *= 4
+        if nudge > 1e-2:
+            raise ArithmeticError(f"no factor near {factor} meets the target: the bound is not monotone there")
+    return scaled

@@ -1,0 +1,66 @@
+"""What was released, as data: accountants read it and refuse what they cannot bound."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from ..mechanisms import Mechanism, _validate
+
+ADD_OR_REMOVE_ONE = "add_or_remove_one"
+REPLACE_ONE = "replace_one"
+REPLACE_SPECIAL = "replace_special"
+ADJACENCIES = (ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL)
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """`steps` noisy releases of one kind, each of a sum of contributions with L2 norm at most C (the noise's unit).
+
+    Attributes:
+        mechanism: the noise, in units of C.
+        steps: number of releases composed (T >= 0). Each optimizer update is one release, however many microbatches
+            it was cut into.
+        sampling_rate: Poisson inclusion probability q of every record, per release; 1 means no sampling.
+        dimension: number of coordinates released at once, or `math.inf` for a bound that holds in every dimension.
+            None is allowed where the answer does not depend on it (the Gaussian).
+        adjacency: `add_or_remove_one` (shift 1), `replace_special` (one record becomes a zero contribution: shift 1)
+            or `replace_one` (shift 2; with sampling it is refused, nothing is proven for it here).
+    """
+
+    mechanism: Mechanism
+    steps: int = 1
+    sampling_rate: float = 1.0
+    dimension: float | None = None
+    adjacency: str = ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.mechanism, Mechanism):
+            raise ValueError(f"expected mechanism to be a Mechanism, got mechanism={self.mechanism!r}")
+        _validate.integer("steps", self.steps, minimum=0)
+        _validate.unit_interval("sampling_rate", self.sampling_rate)
+        _validate.one_of("adjacency", self.adjacency, ADJACENCIES)
+        _check_dimension(self.dimension, self.mechanism)
+        if self.adjacency == REPLACE_ONE and self.sampling_rate < 1:
+            raise ValueError(
+                f"adjacency=replace_one with sampling_rate={self.sampling_rate} < 1 has no proven bound here; "
+                "use add_or_remove_one, or sampling_rate=1"
+            )
+
+    @property
+    def shift(self) -> float:
+        """Largest L2 change of the released sum, in units of C."""
+        return 2.0 if self.adjacency == REPLACE_ONE else 1.0
+
+
+def _check_dimension(dimension: float | None, mechanism: Mechanism) -> None:
+    if dimension is None:
+        if not mechanism.isotropic:
+            raise ValueError(
+                f"expected a dimension for {mechanism.family} noise, got dimension=None: its guarantee depends on it; "
+                "give the number of coordinates, or inf for a bound that holds in every dimension"
+            )
+        return
+    if _validate.real("dimension", dimension) == math.inf:
+        return
+    _validate.integer("dimension", dimension, minimum=1)

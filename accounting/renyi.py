@@ -1,0 +1,101 @@
+"""Rényi curves of single releases: for each order an upper bound on the divergence that is proven, never estimated."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..mechanisms import Mechanism
+from .cells import cut, largest_loss, require_log_convex_sides
+from .dimension import largest_loss_in_dimension, octave_orders, renyi_in_dimension
+from .event import Event
+from .f_divergence import renyi_bounds
+from .poisson import sampled_curve
+
+Array = NDArray[np.float64]
+_CELLS_DOUBLINGS = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class RenyiCurve:
+    """The Rényi curve of one release.
+
+    Attributes:
+        at: maps orders > 1, shape (n,), to proven upper bounds on the divergence (natural log), same shape.
+        largest_loss: the divergence of order ∞ (an upper bound), `inf` if the loss is unbounded.
+    """
+
+    at: Callable[[Array], Array]
+    largest_loss: float
+
+
+def renyi_curve(event: Event) -> RenyiCurve:
+    """The curve of one step of `event`. Raises ValueError where nothing is proven for the noise or the dimension."""
+    mechanism, shift, rate = event.mechanism, event.shift, event.sampling_rate
+    if event.is_scalar and not mechanism.closed_renyi:
+        require_log_convex_sides(mechanism, "Rényi curve")
+        at = functools.partial(_scalar_by_cells, mechanism, shift, rate)
+    elif event.is_scalar:
+        at = sampled_curve(functools.partial(_closed, mechanism, shift), rate)
+    else:
+        at = sampled_curve(functools.partial(_in_dimension, mechanism, shift, event.dimension), rate)
+    if event.is_scalar:
+        loss = largest_loss(mechanism, shift)
+    else:
+        loss = largest_loss_in_dimension(mechanism, shift, event.dimension or math.inf)
+    return RenyiCurve(at, _sampled_loss(loss, rate))
+
+
+def _sampled_loss(loss: float, rate: float) -> float:
+    """Order ∞ after sampling: remove gives log(1−q+q·e^loss), and add, −log(1−q+q·e^−loss), is not larger."""
+    if rate == 1 or math.isinf(loss):
+        return loss
+    return math.log1p(rate * math.expm1(loss)) if loss < 700 else loss + math.log(rate) + 1e-15
+
+
+def _closed(mechanism: Mechanism, shift: float, orders: Array) -> Array:
+    return np.array([mechanism.renyi_divergence(float(order), shift) for order in orders])
+
+
+def _scalar_by_cells(mechanism: Mechanism, shift: float, rate: float, orders: Array) -> Array:
+    """One coordinate, any real order, sampled or not: cells, refined until the bracket is 1e-4 wide. Remove decides."""
+    result = np.empty_like(orders)
+    for index, order in enumerate(orders):
+        for doubling in range(_CELLS_DOUBLINGS):
+            cells = _cells(mechanism, shift, doubling)
+            lower, upper = renyi_bounds(cells, np.array([order]), sampling_rate=rate, remove=True)
+            result[index] = upper[0]
+            if upper[0] <= lower[0] * (1 + 1e-4):
+                break
+    return result
+
+
+@functools.lru_cache(maxsize=256)
+def _cells(mechanism: Mechanism, shift: float, doubling: int):
+    return cut(mechanism, shift, outer=256 * 2**doubling, inner=64 * 4**doubling)
+
+
+def _in_dimension(mechanism: Mechanism, shift: float, dimension: float, orders: Array) -> Array:
+    """(α−1)·R(α) is convex in α for each shift, hence for their supremum: chords between tabulated orders bound it."""
+    excess = orders - 1
+    result = np.empty_like(orders)
+    for octave in np.unique(np.floor(np.log2(excess))):
+        chosen = np.floor(np.log2(excess)) == octave
+        knots, values = _table(mechanism, shift, dimension, int(octave))
+        result[chosen] = np.interp(orders[chosen], knots, values) / excess[chosen]
+    return result
+
+
+@functools.lru_cache(maxsize=512)
+def _table(mechanism: Mechanism, shift: float, dimension: float, octave: int) -> tuple[Array, Array]:
+    """Orders of one octave and the first of the next, with (α−1)·R(α) at each."""
+    own, following = octave_orders(octave), octave_orders(octave + 1)
+    value = renyi_in_dimension(mechanism, shift, dimension, octave)
+    after = renyi_in_dimension(mechanism, shift, dimension, octave + 1)
+    knots = np.append(own, following[0])
+    return knots, (knots - 1) * np.append(value, after[0])

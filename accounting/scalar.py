@@ -1,0 +1,110 @@
+"""The exact privacy profile of one scalar release, Poisson-sampled or not, from the ends of its level set.
+
+P has density p, Q the density p(·−t). For γ = e^ε >= 1, H_γ(P‖Q) = P(A) − γ·Q(A) with A = {ℓ >= ε}. The loss of a
+density with log-convex sides rises up to x = 0 and falls to 0 at t/2, so A is an interval (−a, b), a possibly infinite,
+0 <= b < t/2: both ends are found, none is assumed. The largest shift is the worst one for every density that is
+symmetric and unimodal: {p(x) > γ·p(x−t)} lies left of t/2, where p(x−1) <= p(x−t) for t <= 1.
+
+Sampling at rate q (M = (1−q)Q + qP):
+    remove:  H_γ(M‖Q) = q·H_γ'(P‖Q),  γ' = 1 + (γ−1)/q.
+    add:     H_γ(Q‖M) = (1−γ(1−q))·H_γ''(Q‖P),  γ'' = γq/(1−γ(1−q)), for γ < 1/(1−q), else 0;  H(Q‖P) = H(P‖Q) by symmetry.
+Remove is never the smaller at γ >= 1 (proof in `poisson`), so it alone decides ε >= 0.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import optimize
+
+from . import gaussian
+from .cells import interval_mass, largest_loss, require_log_convex_sides
+from .event import Event
+
+
+def log_delta_bounds(event: Event, epsilon: float) -> tuple[float, float]:
+    """(lower, upper) of log δ(ε) for a scalar event with one step, ε >= 0; −inf where δ is 0."""
+    rate = event.sampling_rate
+    inner = epsilon if rate == 1 else _amplified(epsilon, rate)
+    lower, upper = _hockey_stick(event, inner)
+    return lower + math.log(rate), upper + math.log(rate)
+
+
+def log_delta_bounds_add(event: Event, epsilon: float) -> tuple[float, float]:
+    """The same for the *add* direction alone; it is never above the *remove* direction, which `log_delta_bounds` gives."""
+    rate = event.sampling_rate
+    remaining = 1.0 if rate == 1 else -math.expm1(epsilon + math.log1p(-rate))
+    if remaining <= 0:
+        return -math.inf, -math.inf
+    lower, upper = _hockey_stick(event, epsilon + math.log(rate) - math.log(remaining))
+    return lower + math.log(remaining), upper + math.log(remaining)
+
+
+def largest_epsilon(event: Event) -> float:
+    """The loss that is never exceeded: ε at δ = 0 (`inf` if unbounded)."""
+    loss = largest_loss(event.mechanism, event.shift)
+    return loss if event.sampling_rate == 1 or math.isinf(loss) else math.log1p(event.sampling_rate * math.expm1(loss))
+
+
+def _amplified(epsilon: float, rate: float) -> float:
+    """log(1 + (e^ε − 1)/q) without overflow."""
+    if epsilon > 30:
+        return epsilon - math.log(rate) + math.log1p(-(1 - rate) * math.exp(-epsilon))
+    return math.log1p(math.expm1(epsilon) / rate)
+
+
+def _hockey_stick(event: Event, epsilon: float) -> tuple[float, float]:
+    """Bounds of log H_{e^ε}(P‖Q), unsampled, ε >= 0."""
+    mechanism, shift = event.mechanism, event.shift
+    if mechanism.isotropic:
+        value = gaussian.log_delta(epsilon, shift * math.sqrt(mechanism.fisher_information))
+        margin = 1e-12 * max(1.0, abs(value)) if math.isfinite(value) else 0.0
+        return value - margin, value + margin
+    require_log_convex_sides(mechanism, "scalar hockey stick")
+    ends = _level_set(event, epsilon)
+    if ends is None:
+        return -math.inf, -math.inf
+    return _excess_mass(event, epsilon, *ends)
+
+
+def _loss(event: Event, x: float) -> float:
+    return float(event.mechanism.log_density(x) - event.mechanism.log_density(x - event.shift))
+
+
+def _level_set(event: Event, epsilon: float) -> tuple[float, float] | None:
+    """(a, b) with {ℓ >= ε} = (−a, b), a possibly infinite; None if empty."""
+    if _loss(event, 0.0) <= epsilon:
+        return None
+    right = float(optimize.brentq(lambda x: _loss(event, x) - epsilon, 0.0, event.shift / 2, xtol=1e-300, rtol=1e-15))
+    reach = event.mechanism.scale_hint
+    while _loss(event, -reach) > epsilon:
+        reach *= 2
+        if not math.isfinite(float(event.mechanism.log_tail(reach))) or reach > 1e250:
+            return math.inf, right
+    return float(optimize.brentq(lambda a: _loss(event, -a) - epsilon, 0.0, reach, xtol=1e-300, rtol=1e-15)), right
+
+
+def _excess_mass(event: Event, epsilon: float, a: float, b: float) -> tuple[float, float]:
+    """Bounds of log(P(−a, b) − e^ε·Q(−a, b)), from P·(1 − e^{ε − log(P/Q)}) and the rounding of log(P/Q)."""
+    mechanism, shift = event.mechanism, event.shift
+    parts_p = [interval_mass(mechanism, np.float64(0.0), np.float64(end)) for end in (a, b) if end > 0]
+    parts_q = [interval_mass(mechanism, np.float64(near), np.float64(far)) for near, far in ((shift - b, shift), (shift, shift + a)) if far > near]
+    log_p, error_p = _total(parts_p)
+    log_q, error_q = _total(parts_q)
+    error = error_p + error_q + 1e-15
+    gain = log_p - log_q - epsilon
+    return _log_drop(log_p - error_p, gain - error), _log_drop(log_p + error_p, gain + error)
+
+
+def _total(parts: list) -> tuple[float, float]:
+    """log of a sum of masses, and its rounding error."""
+    logs = np.array([float(mass) for mass, _ in parts])
+    errors = np.array([float(error) for _, error in parts])
+    total = float(np.logaddexp.reduce(logs))
+    return total, float(np.sum(np.exp(logs - total) * errors)) + 4e-16
+
+
+def _log_drop(log_p: float, gain: float) -> float:
+    """log(P·(1 − e^−gain)), −inf for gain <= 0."""
+    return log_p + math.log(-math.expm1(-gain)) if gain > 0 else -math.inf
