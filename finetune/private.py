@@ -1,0 +1,297 @@
+"""Private training for a person's own loop: `make_private` ties model, optimizer, noise and ledger together."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any, final
+
+import torch
+from torch import nn
+
+from ..accounting import EpsilonInterval, Ledger, Release, epsilon
+from ..mechanisms import Mechanism, _validate
+from .clipping import GhostClipping, Recording
+from .layer_rules import LAYER_RULES, LayerRule
+from .noise import release
+from .randomness import Randomness
+from .sampling import LogicalBatch, PoissonSampler
+
+
+def make_private(
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    *,
+    mechanism: Mechanism,
+    clipping_norm: float,
+    dataset_size: int,
+    sampling_rate: float,
+    divisor: float,
+    ledger: Ledger | str | os.PathLike[str] | None = None,
+    adjacency: str = "add_or_remove_one",
+    seed: int | None = None,
+    rules: Mapping[type[nn.Module], LayerRule] = LAYER_RULES,
+) -> PrivateTraining:
+    """Make the training of `model`'s trainable parameters by `optimizer` differentially private.
+
+    Freeze, move and wrap the model first, then build the optimizer, then call this. Model, optimizer and learning-rate
+    schedulers stay the objects they are; nothing is replaced.
+
+    Args:
+        model: trains the parameters that have requires_grad=True now. Its first axis is always the batch.
+        optimizer: any `torch.optim` optimizer that holds those very parameters (and no tensor from elsewhere).
+        mechanism: noise in units of C, calibrated for the number of steps that will be run.
+        clipping_norm: C > 0, the L2 bound on one example's gradient.
+        dataset_size: number of training records n.
+        sampling_rate: q in (0, 1], the probability of every record to be in a logical batch.
+        divisor: constant > 0 that divides the noisy sum, such as the expected batch size. Choose it before seeing the
+            data; the actual batch size is private.
+        ledger: where each noisy step is recorded before it is used: a `Ledger`, the path of its file, or None to keep
+            it in memory only (a crash then loses the record).
+        adjacency: what one record's presence means; see `accounting.Release`.
+        seed: leave None. A seed makes noise and samples reproducible, and the run *not private*.
+        rules: layer rules; `LAYER_RULES` extended by your own.
+
+    Raises:
+        UnsupportedModelError: lists every module that cannot be trained privately.
+        ValueError: a bad argument; the optimizer does not hold the model's own trainable parameters.
+
+    Example:
+        >>> import torch
+        >>> from optnoise.mechanisms import Gaussian
+        >>> model = torch.nn.Linear(3, 2)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> features, labels = torch.randn(100, 3), torch.randint(0, 2, (100,))
+        >>> training = make_private(
+        ...     model, optimizer, mechanism=Gaussian(1.0), clipping_norm=0.5,
+        ...     dataset_size=100, sampling_rate=0.1, divisor=10,
+        ... )
+        >>> for batch in training.logical_batches(5):
+        ...     for indices in batch.microbatches(4):
+        ...         with training.record(len(indices)) as recording:
+        ...             logits = model(features[indices])
+        ...             losses = torch.nn.functional.cross_entropy(logits, labels[indices], reduction="none")
+        ...             recording.backward(losses)
+        ...     training.step()
+        >>> training.epsilon(delta=1e-5).upper < 3.0
+        True
+    """
+    _validate.positive("clipping_norm", clipping_norm)
+    _validate.positive("divisor", divisor)
+    clipping = GhostClipping(model, clipping_norm, rules=rules)
+    check_optimizer(model, optimizer, clipping.parameters)
+    device = next(iter(clipping.parameters.values())).device
+    randomness = Randomness.secret(device) if seed is None else Randomness.from_seed(seed, device)
+    sampler = PoissonSampler(dataset_size, sampling_rate, randomness.sampling)
+    one_step = Release(mechanism, sampling_rate=sampling_rate, dimension=clipping.dimension, adjacency=adjacency)
+    one_step_is_bounded(one_step)
+    return PrivateTraining(
+        clipping,
+        optimizer,
+        one_step,
+        divisor,
+        ledger if isinstance(ledger, Ledger) else Ledger(ledger),
+        sampler,
+        randomness,
+    )
+
+
+@final
+class PrivateTraining:
+    """A model in private training; built by `make_private`.
+
+    One round is: take a logical batch, `record` each of its microbatches, `step`. Every logical batch is stepped, the
+    empty ones too. ε can be asked at any time and changes nothing.
+    """
+
+    def __init__(
+        self,
+        clipping: GhostClipping,
+        optimizer: torch.optim.Optimizer,
+        release: Release,
+        divisor: float,
+        ledger: Ledger,
+        sampler: PoissonSampler,
+        randomness: Randomness,
+    ) -> None:
+        self.optimizer = optimizer
+        self.release = release
+        self.divisor = divisor
+        self.ledger = ledger
+        self._clipping = clipping
+        self._sampler = sampler
+        self._randomness = randomness
+        self._batch: LogicalBatch | None = None
+        self._stepping = False
+        self._guard = optimizer.register_step_pre_hook(self._refuse_foreign_step)
+        self._attached = True
+
+    # ---- what is being done -------------------------------------------------------------------------------------
+
+    @property
+    def model(self) -> nn.Module:
+        """The model, unchanged: its names, forward and state_dict are its own."""
+        return self._clipping.model
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The noise of each step, in units of C."""
+        return self.release.mechanism
+
+    @property
+    def clipping_norm(self) -> float:
+        """C, the L2 bound on one example's contribution to the sum."""
+        return self._clipping.clipping_norm
+
+    @property
+    def dimension(self) -> int:
+        """The number of trainable parameters: the coordinates of one release."""
+        return self._clipping.dimension
+
+    @property
+    def seeded(self) -> bool:
+        """True if noise and samples come from a seed: such a run is *not private*."""
+        return self._randomness.seeded
+
+    @property
+    def batch_size(self) -> int:
+        """Number of examples in the logical batch now in work. Poisson batches vary: never count on a fixed size."""
+        return 0 if self._batch is None else len(self._batch)
+
+    def epsilon(self, *, delta: float, further_steps: int = 0) -> EpsilonInterval:
+        """ε of all steps so far (and of `further_steps` more like them) at `delta`; `upper` is the guarantee."""
+        if self.ledger.steps == 0 and further_steps:
+            return _planned(self.release, delta=delta, steps=further_steps)
+        return self.ledger.epsilon(delta=delta, further_steps=further_steps)
+
+    # ---- one round ----------------------------------------------------------------------------------------------
+
+    def logical_batches(self, steps: int) -> Iterator[LogicalBatch]:
+        """Draw `steps` Poisson batches, one after another. Raises RuntimeError if one was left without `step()`."""
+        for _ in range(steps):
+            yield self.next_batch()
+        if self._batch is not None:
+            raise RuntimeError(_UNSTEPPED)
+
+    def next_batch(self) -> LogicalBatch:
+        """Draw the next Poisson batch; it may be empty. Raises RuntimeError if the last one was not stepped."""
+        self._check_attached()
+        if self._batch is not None:
+            raise RuntimeError(_UNSTEPPED)
+        self._batch = self._sampler.draw()
+        return self._batch
+
+    @contextlib.contextmanager
+    def record(self, batch_size: int) -> Iterator[Recording]:
+        """Record one microbatch of `batch_size` examples of the logical batch; call `backward(losses)` inside.
+
+        Raises ValueError if that is more examples than the logical batch has, RuntimeError without one.
+        """
+        self._check_attached()
+        if self._batch is None:
+            raise RuntimeError("record() needs a logical batch: take one from logical_batches(steps) or next_batch()")
+        left = len(self._batch) - self._clipping.clipped_sum.examples
+        if batch_size > left:
+            raise ValueError(
+                f"expected batch_size <= {left}, the examples left of this logical batch, got {batch_size=}; Poisson "
+                "batches vary in size: take it from the microbatch"
+            )
+        with self._clipping.record(batch_size) as recording:
+            yield recording
+
+    def step(self) -> None:
+        """Record the release, add the noise, put the result into `.grad` and step the optimizer, once per batch.
+
+        The ledger has the step on disk before the noise is drawn. Raises RuntimeError without a logical batch, or if
+        some of its examples were not recorded.
+        """
+        self._check_attached()
+        if self._batch is None:
+            raise RuntimeError("step() needs a logical batch, each is stepped once; take the next one first")
+        recorded = self._clipping.clipped_sum.examples
+        if recorded != len(self._batch):
+            raise RuntimeError(
+                f"the logical batch has {len(self._batch)} examples, {recorded} of them went through record(); Poisson "
+                "batches vary in size: go through all microbatches"
+            )
+        self._clipping.check_unchanged()
+        check_optimizer(self.model, self.optimizer, self._clipping.parameters)
+        self.ledger.record(self.release, clipping_norm=self.clipping_norm, divisor=self.divisor)
+        release(
+            self._clipping.take(),
+            mechanism=self.mechanism,
+            clipping_norm=self.clipping_norm,
+            divisor=self.divisor,
+            generator=self._randomness.noise,
+        )
+        self._batch = None
+        self._stepping = True
+        try:
+            self.optimizer.step()
+        finally:
+            self._stepping = False
+
+    # ---- ending, saving -----------------------------------------------------------------------------------------
+
+    def detach(self) -> None:
+        """Give model and optimizer back for use without privacy; nothing of this object stays on them."""
+        self._guard.remove()
+        self._attached = False
+
+    def state_dict(self) -> dict[str, Any]:
+        """Generator states, for a checkpoint in a private file. Raises RuntimeError inside a logical batch."""
+        if self._batch is not None:
+            raise RuntimeError("a checkpoint is taken between logical batches: call step() first")
+        return self._randomness.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave: the steps that follow then draw the same noise and samples again."""
+        self._randomness.load_state_dict(state)
+
+    def _check_attached(self) -> None:
+        if not self._attached:
+            raise RuntimeError("this training was detached; call make_private again")
+
+    def _refuse_foreign_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._stepping:
+            raise RuntimeError(
+                "optimizer.step() outside PrivateTraining.step() would not be private (a closure computes gradients "
+                "without noise); call training.step(), or training.detach() first"
+            )
+
+
+_UNSTEPPED = "the logical batch before this one was not stepped: call step() for every batch, the empty ones too"
+
+
+def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, trainable: Mapping[str, nn.Parameter]) -> None:
+    """Raise ValueError unless the optimizer holds the very tensors that the model trains, and none from elsewhere."""
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    missing = [name for name, parameter in trainable.items() if id(parameter) not in held]
+    if missing:
+        raise ValueError(
+            f"the optimizer does not hold the model's trainable parameters {', '.join(missing)}; build it from the "
+            "model's parameters after moving and wrapping the model"
+        )
+    foreign = held - {id(parameter) for parameter in model.parameters()}
+    if foreign:
+        raise ValueError(
+            f"the optimizer holds {len(foreign)} tensors that are not parameters of the model: they would be trained "
+            "without privacy, or not at all; build the optimizer from the model's parameters"
+        )
+
+
+def one_step_is_bounded(release: Release) -> None:
+    """Raise ValueError now rather than after training if no accountant has a bound for this kind of release."""
+    _planned(release, delta=1e-5, steps=1)
+
+
+def _planned(release: Release, *, delta: float, steps: int) -> EpsilonInterval:
+    return epsilon(
+        release.mechanism,
+        delta=delta,
+        steps=steps,
+        sampling_rate=release.sampling_rate,
+        dimension=release.dimension,
+        adjacency=release.adjacency,
+    )

@@ -1,0 +1,56 @@
+"""Poisson logical batches, and their split into microbatches that only memory cares about."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import final
+
+import torch
+from torch import Tensor
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class LogicalBatch:
+    """The examples behind one noise draw: `indices` (m,) into the training data, ascending; m varies and may be 0."""
+
+    indices: Tensor
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def microbatches(self, size: int, *, lengths: Sequence[int] | Tensor | None = None) -> Iterator[Tensor]:
+        """Cut into at most `size` examples each: tensors of indices; none for an empty batch.
+
+        `lengths` gives the length of every training example: similar ones are put together, which saves padding. The
+        released gradient does not depend on the split.
+        """
+        if size < 1:
+            raise ValueError(f"expected size >= 1, got {size=}")
+        order = self.indices
+        if lengths is not None and len(order):
+            order = order[torch.as_tensor(lengths)[order].argsort(stable=True)]
+        for start in range(0, len(order), size):
+            yield order[start : start + size]
+
+
+@final
+class PoissonSampler:
+    """Draws each of `dataset_size` records with probability `sampling_rate`, independently, every time anew.
+
+    A shuffled loader with fixed batches is another scheme and has another ε. `generator` (CPU) must be as secret as
+    the noise: the sampling rate only helps while nobody knows who was drawn.
+    """
+
+    def __init__(self, dataset_size: int, sampling_rate: float, generator: torch.Generator) -> None:
+        if dataset_size < 1:
+            raise ValueError(f"expected dataset_size >= 1, got {dataset_size=}")
+        if not 0 < sampling_rate <= 1:
+            raise ValueError(f"expected 0 < sampling_rate <= 1, got {sampling_rate=}")
+        self.dataset_size, self.sampling_rate, self._generator = dataset_size, sampling_rate, generator
+
+    def draw(self) -> LogicalBatch:
+        """The next logical batch."""
+        uniform = torch.rand(self.dataset_size, generator=self._generator, dtype=torch.float64)
+        return LogicalBatch((uniform < self.sampling_rate).nonzero().flatten())
