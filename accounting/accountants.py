@@ -8,9 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize
 
 from . import gaussian, scalar
+from ._roots import bracketed_root
 from .cells import fisher_information_bounds
 from .conversion import best_epsilon, best_log_delta
 from .event import Event
@@ -80,7 +80,9 @@ class ExactScalar(Accountant):
                 high *= 2
         lower = self._root(event, target, high, bound=0)
         upper = self._root(event, target, high, bound=1)
-        return EpsilonInterval(max(0.0, lower - 1e-12 * (1 + lower)), upper, upper + (1e-12 * (1 + upper) if upper else 0))
+        return EpsilonInterval(
+            max(0.0, lower - 1e-12 * (1 + lower)), upper, upper + (1e-12 * (1 + upper) if upper else 0)
+        )
 
     @staticmethod
     def _root(event: Event, target: float, high: float, *, bound: int) -> float:
@@ -93,7 +95,7 @@ class ExactScalar(Accountant):
             return 0.0
         if excess(high) >= 0:
             return high
-        return float(optimize.brentq(excess, 0.0, high, xtol=1e-300, rtol=1e-14))
+        return bracketed_root(excess, 0.0, high)
 
     def log_delta(self, events: Sequence[Event], epsilon: float) -> LogDelta:
         lower, upper = scalar.log_delta_bounds(events[0], epsilon)

@@ -105,9 +105,7 @@ def choose(events: Sequence[Event], accountant: str) -> Accountant:
     raise ValueError(f"accountant={accountant} refuses: {'; '.join(reasons)}")
 
 
-def _ask(
-    events: Sequence[Event], ask: Callable[[Accountant], Interval], accountant: str, verify: bool
-) -> Interval:
+def _ask(events: Sequence[Event], ask: Callable[[Accountant], Interval], accountant: str, verify: bool) -> Interval:
     chosen = choose(events, accountant)
     answer = ask(chosen)
     if verify:

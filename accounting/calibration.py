@@ -1,13 +1,12 @@
-"""The smallest noise of a given shape that meets a budget: a monotone root-find on the scale, landing on the safe side."""
+"""The smallest noise of a given shape that meets a budget: a monotone root-find on the scale, on the safe side."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 
-from scipy import optimize
-
 from ..mechanisms import Gaussian, Laplace, Mechanism, _validate
+from ._roots import bracketed_root
 from .api import choose
 from .event import Event, to_events
 from .release import ADD_OR_REMOVE_ONE, Release
@@ -48,7 +47,9 @@ def calibrate(
     release = Release(shape, steps, sampling_rate, dimension, adjacency)
     events = to_events([release])
     if not events:
-        raise ValueError(f"nothing is released with steps={steps}, sampling_rate={sampling_rate}: any noise meets the target")
+        raise ValueError(
+            f"nothing is released with steps={steps}, sampling_rate={sampling_rate}: any noise meets the target"
+        )
     (event,) = events
     chosen, target = choose(events, accountant), math.log(delta)
 
@@ -86,7 +87,7 @@ def _root(excess: Callable[[float], float]) -> float:
             high, low, step = low, low - step, 2 * step
             if low < -math.log(_LARGEST_FACTOR):
                 raise ValueError("every noise of this shape meets the target, down to 1e-30 of the given one")
-    root = optimize.brentq(excess, low, high, xtol=1e-10, rtol=1e-14)
+    root = bracketed_root(excess, low, high, absolute=1e-10)
     return float(root) + 2e-10
 
 

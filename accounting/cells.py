@@ -78,7 +78,9 @@ def cut(mechanism: Mechanism, shift: ArrayLike, *, outer: int = 256, inner: int 
 def require_log_convex_sides(mechanism: Mechanism, bound: str) -> None:
     """Refuse a density whose privacy loss is not known to rise to 0, fall to the shift and rise again."""
     if mechanism.density_shape is not DensityShape.LOG_CONVEX_SIDES:
-        raise ValueError(f"the {bound} needs a density with log-convex sides; {mechanism.family} is not known to have one")
+        raise ValueError(
+            f"the {bound} needs a density with log-convex sides; {mechanism.family} is not known to have one"
+        )
 
 
 @functools.lru_cache(maxsize=64)
@@ -127,7 +129,7 @@ def _with_rounding(mechanism: Mechanism, x: Array, loss_low: Array, loss_high: A
 
 
 def interval_mass(mechanism: Mechanism, near: Array, far: Array) -> tuple[Array, Array]:
-    """(log P(near < X <= far), rounding error of that log) for 0 <= near < far <= ∞, without cancellation in the tail."""
+    """(log P(near < X <= far), rounding error of that log) for 0 <= near < far <= ∞, relatively exact."""
     log_near = mechanism.log_tail(near)
     with np.errstate(invalid="ignore"):
         log_far = np.where(np.isfinite(far), mechanism.log_tail(np.minimum(far, 1e300)), -np.inf)

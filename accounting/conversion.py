@@ -17,6 +17,7 @@ Curve = Callable[[Array], Array]
 
 _LOWEST_OCTAVE, _HIGHEST_OCTAVE = -40, 40  # of α − 1
 _PER_OCTAVE = 4
+_ZOOMS = 5  # each narrows the bracket of the best order about fourfold
 
 
 def epsilon_at(order: Array, divergence: Array, log_delta: float) -> Array:
@@ -42,7 +43,7 @@ def best_log_delta(curve: Curve, epsilon: float) -> tuple[float, float]:
 
 
 def _minimise(objective: Curve) -> tuple[float, float]:
-    """Least value of `objective` over orders > 1: octaves of α − 1 until the minimum is inside, then three zooms."""
+    """Least value of `objective` over orders > 1: octaves of α − 1 until the minimum is inside, then zooms."""
     low, high = -2, 6
     orders, values = _sample(objective, low, high)
     while True:
@@ -64,19 +65,15 @@ def _sample(objective: Curve, low: int, high: int) -> tuple[Array, Array]:
 
 
 def _zoom(objective: Curve, orders: Array, values: Array) -> tuple[float, float]:
-    """Refine around the best order until the value settles; returns the best value seen and its order."""
-    for _ in range(6):
+    """Refine around the best order, where the objective need not be finite everywhere; the best value and its order."""
+    for _ in range(_ZOOMS):
         best = int(np.argmin(values))
         low, high = orders[max(best - 1, 0)], orders[min(best + 1, len(orders) - 1)]
-        finer = 1 + np.geomspace(low - 1, high - 1, 9)
+        finer = np.setdiff1d(1 + np.geomspace(low - 1, high - 1, 10), orders)
         fine_values = objective(finer)
-        if not np.isfinite(fine_values).any():
-            break
-        settled = np.min(fine_values) >= np.min(values) - 1e-6 * abs(np.min(values))
-        orders, values = np.append(finer, orders[best]), np.append(fine_values, values[best])
-        ranking = np.argsort(orders, kind="stable")
-        orders, values = orders[ranking], values[ranking]
-        if settled:
-            break
+        orders = np.append(orders, finer)
+        ranking = np.argsort(orders)
+        orders, values = orders[ranking], np.append(values, fine_values)[ranking]
+        values = np.where(np.isnan(values), np.inf, values)
     best = int(np.argmin(values))
     return float(values[best]), float(orders[best])

@@ -5,14 +5,16 @@ Write r(t) for the Rényi divergence of order α of one coordinate under shift t
 every d at once it is at most D²·sup_s g(s)/s. (arXiv 2103.08721 has the Fisher-information limit; the supremum may lie
 at s > 0, so it is computed over all s.)
 
-Between grid points, and near s = 0, g is bounded as follows; B = sup |p′/p|, F(t) = e^{(α−1)r(t)} = ∫ p(x)^α p(x−t)^{1−α}.
+Between grid points, and near s = 0, g is bounded as follows, with B = sup |p′/p| and
+F(t) = e^{(α−1)r(t)} = ∫ p(x)^α p(x−t)^{1−α} dx.
 
 1. F″(t) = α(α−1)·∫ p(x)^α p(x−t)^{1−α} ℓ′(x)ℓ′(x−t) dx with ℓ = log p (differentiate once under the integral, shift the
    variable, differentiate again; p is locally Lipschitz and |ℓ′| <= B).
 2. Near 0: by Cauchy–Schwarz, and |ℓ(x) − ℓ(x−t)| <= Bt, F″(t) <= α(α−1)·I·e^{αBt} with I the Fisher information, so
    r(t) <= (α·I/2)·e^{αBt}·t².
-3. Between grid points: the integrand of F″ is negative only for 0 < x < t, so F″(t) >= −α(α−1)·B²·t·p(0)·e^{(α−1)ℓ_max(t)},
-   ℓ_max(t) = log p(0)/p(t). With that lower bound −L on [t_0, t_1], h = t_1/t_0 − 1, F lies below its chord plus
+3. Between grid points: the integrand of F″ is negative only for 0 < x < t, so
+   F″(t) >= −α(α−1)·B²·t·p(0)·e^{(α−1)ℓ_max(t)}, ℓ_max(t) = log p(0)/p(t).
+   With that lower bound −L on [t_0, t_1], h = t_1/t_0 − 1, F lies below its chord plus
    S = L·(t_1−t_0)²/8. Hoeffding's lemma turns the chord of F into one of log F (+ D²/8, D = Δ log F), and
    the chord in t into one in s = t² (+ (h/8)·D): on [t_0, t_1],
        (α−1)·g(s) <= linear interpolation of log F in s + D²/8 + (h/8)·D + S/F(t_0).
@@ -58,6 +60,13 @@ def largest_loss_in_dimension(mechanism: Mechanism, shift: float, dimension: flo
     return dimension * largest_loss(mechanism, shift / math.sqrt(dimension))
 
 
+def require_dimension_bound(mechanism: Mechanism) -> None:
+    """Refuse a noise for which the bounds of this module are not proven."""
+    require_log_convex_sides(mechanism, "dimension bound")
+    if not math.isfinite(mechanism.max_score):
+        raise ValueError(f"the dimension bound needs a bounded score; that of {mechanism.family} is infinite")
+
+
 def renyi_in_dimension(mechanism: Mechanism, shift: float, dimension: float, octave: int) -> Array:
     """Proven upper bounds on the Rényi divergence at `octave_orders(octave)`, shape (orders,).
 
@@ -85,10 +94,7 @@ def _envelope(squares: Array, values: Array, at: float) -> Array:
 
 def _majorant(mechanism: Mechanism, shift: float, octave: int) -> tuple[Array, Array]:
     """Points (s, value) whose concave envelope lies above g on [0, shift²]: shapes (points,), (orders, points)."""
-    require_log_convex_sides(mechanism, "dimension bound")
     orders, score = octave_orders(octave), mechanism.max_score
-    if not math.isfinite(score):
-        raise ValueError(f"the dimension bound needs a bounded score; that of {mechanism.family} is infinite")
     first = math.floor(math.log(_NEAR / orders[-1]) / math.log(_RATIO))
     last = max(first + 1, math.ceil(math.log(score * shift) / math.log(_RATIO)))
     times = _RATIO ** np.arange(first, last + 1, dtype=np.float64) / score

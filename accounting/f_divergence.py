@@ -26,7 +26,13 @@ def log_excess(beta: Array, loss: Array, sampling_rate: float) -> Array:
         z = sampling_rate * np.expm1(np.minimum(loss, 700.0))
         growth = _log_sampled_ratio(loss, z, sampling_rate)
         power = beta * growth
-        series = beta * (beta - 1) * z**2 / 2 * (1 + (beta - 2) * z / 3 * (1 + (beta - 3) * z / 4 * (1 + (beta - 4) * z / 5)))
+        series = (
+            beta
+            * (beta - 1)
+            * z**2
+            / 2
+            * (1 + (beta - 2) * z / 3 * (1 + (beta - 3) * z / 4 * (1 + (beta - 4) * z / 5)))
+        )
         direct = np.expm1(np.minimum(power, _FAR)) - beta * z
         near = np.log(np.where(np.abs(beta * z) + np.abs(z) < 1e-3, series, np.maximum(direct, 0.0)))
         far = power + np.log1p(-np.minimum((1 + beta * z) * np.exp(-power), 1.0))
@@ -51,7 +57,10 @@ def renyi_bounds(cells: Cells, orders: Array, *, sampling_rate: float, remove: b
     weight, slack = cells.chord_weight
     # In the mirrored half the ratio is 1/r and the reference mass P: the chord's weight there is w·r_1/r̄.
     stretch = np.exp(cells.loss_high - middle)
-    halves = ((1.0, cells.log_q, weight, slack), (-1.0, cells.log_p, np.minimum(weight * stretch, 1.0), slack * stretch))
+    halves = (
+        (1.0, cells.log_q, weight, slack),
+        (-1.0, cells.log_p, np.minimum(weight * stretch, 1.0), slack * stretch),
+    )
     lower, upper = [], []
     for sign, log_mass, high_weight, weight_error in halves:
         at_low = log_excess(beta, sign * cells.loss_low, sampling_rate) + log_mass
@@ -62,10 +71,18 @@ def renyi_bounds(cells: Cells, orders: Array, *, sampling_rate: float, remove: b
             top, bottom = np.maximum(at_low, at_high), np.minimum(at_low, at_high)
             upper.append(np.log(np.minimum(weight_error, 1.0)) + top + np.log(-np.expm1(bottom - top)))
         lower.append(log_excess(beta, sign * middle, sampling_rate) + log_mass)
-    low = np.logaddexp.reduce(np.concatenate(lower, axis=-1), axis=-1)
-    high = np.logaddexp.reduce(np.concatenate(upper, axis=-1), axis=-1)
+    low = _log_sum(np.concatenate(lower, axis=-1))
+    high = _log_sum(np.concatenate(upper, axis=-1))
     rounding = 1e-12 + np.max(cells.loss_error, axis=-1)
     return (
         np.logaddexp(0, low - rounding) / (orders - 1) * (1 - 1e-12),
         np.logaddexp(0, high + rounding) / (orders - 1) * (1 + 1e-12),
     )
+
+
+def _log_sum(logs: Array) -> Array:
+    """log Σ exp over the last axis; −inf where every term is."""
+    peak = np.max(logs, axis=-1, keepdims=True)
+    peak = np.where(np.isfinite(peak), peak, 0.0)
+    with np.errstate(divide="ignore"):
+        return np.log(np.sum(np.exp(logs - peak), axis=-1)) + peak[..., 0]

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import math
 
-from scipy import optimize, special
+from scipy import special
 
+from ._roots import bracketed_root
 from .interval import EpsilonInterval
 
 _ROUNDING = 1e-12
@@ -51,7 +52,7 @@ def epsilon_interval(delta: float, mu: float) -> EpsilonInterval:
     if log_delta(0.0, mu) <= target:
         return EpsilonInterval(0.0, 0.0, 0.0)
     high = mu * mu / 2 + mu * math.sqrt(-2 * target) + mu
-    root = optimize.brentq(lambda epsilon: log_delta(epsilon, mu) - target, 0.0, high, xtol=1e-300, rtol=1e-14)
+    root = bracketed_root(lambda epsilon: log_delta(epsilon, mu) - target, 0.0, high)
     slack = _ROUNDING * max(1.0, -target)
     margin = 1e-13 * root + 1e-15 * mu
     while log_delta(root + margin, mu) > target - slack or (

@@ -72,7 +72,7 @@ class Ledger:
         return [dataclasses.replace(release, steps=steps) for (release, _, _), steps in self._entries.items()]
 
     def epsilon(self, *, delta: float, further_steps: int = 0, accountant: str = "best") -> EpsilonInterval:
-        """ε of everything recorded, and of `further_steps` >= 0 more releases of the latest kind; reading changes nothing."""
+        """ε of everything recorded and of `further_steps` >= 0 more of the latest kind; reading changes nothing."""
         _validate.integer("further_steps", further_steps, minimum=0)
         releases = self.releases
         if further_steps:

@@ -75,6 +75,8 @@ def _binomial_sum(base: Callable[[Array], Array], sampling_rate: float, order: i
     )  # fmt: skip
     exponent = (k - 1) * base(k)
     with np.errstate(divide="ignore", over="ignore"):
-        log_excess = np.where(exponent > 30, exponent + np.log1p(-np.exp(-exponent)), np.log(np.expm1(np.minimum(exponent, 31))))
+        log_excess = np.where(
+            exponent > 30, exponent + np.log1p(-np.exp(-exponent)), np.log(np.expm1(np.minimum(exponent, 31)))
+        )
     log_sum = special.logsumexp(log_weight + log_excess) + 1e-15 * order  # the last term covers gammaln's rounding
     return float(np.logaddexp(0.0, log_sum)) / (order - 1)

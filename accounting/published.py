@@ -36,12 +36,7 @@ class PublishedEpsilon(NamedTuple):
 def in_domain(mixture: ScaleMixture, orders: Array) -> NDArray[np.bool_]:
     """Where M(α−1) is finite, shape as `orders`."""
     t = np.asarray(orders, dtype=np.float64) - 1
-    finite = np.ones_like(t, dtype=bool)
-    if mixture.gamma_weight:
-        finite &= mixture.gamma_weight * float(mixture.gamma_scale) * t < 1  # type: ignore[arg-type]
-    if mixture.exponential_weight:
-        finite &= mixture.exponential_weight * t < float(mixture.exponential_rate)  # type: ignore[arg-type]
-    return finite
+    return np.all([length * t < 1 for _, length in mixture.power_terms()] + [t < np.inf], axis=0)
 
 
 def published_curve(mixture: ScaleMixture, orders: Array) -> Array:
@@ -85,27 +80,18 @@ def reproduce_published_epsilon(mixture: ScaleMixture, *, delta: float) -> Publi
 
 def _log_mgf_above(mixture: ScaleMixture, t: Array) -> Array:
     """log M(t) for t > 0 inside the domain."""
-    total = np.zeros_like(t)
-    if mixture.gamma_weight:
-        total -= float(mixture.gamma_shape) * np.log1p(-mixture.gamma_weight * float(mixture.gamma_scale) * t)  # type: ignore[arg-type]
-    if mixture.exponential_weight:
-        total -= np.log1p(-mixture.exponential_weight * t / float(mixture.exponential_rate))  # type: ignore[arg-type]
-    if mixture.uniform_weight:
-        low, high = mixture.uniform_weight * float(mixture.uniform_low), mixture.uniform_weight * float(mixture.uniform_high)  # type: ignore[arg-type]
-        width = np.maximum((high - low) * t, 1e-300)
-        total += high * t + np.log(-np.expm1(-width)) - np.log(width)
+    low, width = mixture.uniform_term()
+    span = np.maximum(width * t, 1e-300)  # log((e^z − 1)/z), 0 in the limit z → 0
+    total = (low + width) * t + np.log(-np.expm1(-span)) - np.log(span)
+    for exponent, length in mixture.power_terms():
+        total = total - exponent * np.log1p(-length * t)
     return total
 
 
 def _closed_mgf(mixture: ScaleMixture, t: Array) -> Array:
     """The closed form of M(t) as the authors evaluate it, beyond its poles too, where it is not E[e^{tu}]."""
-    total = np.ones_like(t)
-    if mixture.gamma_weight:
-        total *= (1 - mixture.gamma_weight * float(mixture.gamma_scale) * t) ** -float(mixture.gamma_shape)  # type: ignore[arg-type]
-    if mixture.exponential_weight:
-        rate = float(mixture.exponential_rate)  # type: ignore[arg-type]
-        total *= rate / (rate - mixture.exponential_weight * t)
-    if mixture.uniform_weight:
-        low, high = mixture.uniform_weight * float(mixture.uniform_low), mixture.uniform_weight * float(mixture.uniform_high)  # type: ignore[arg-type]
-        total *= (np.exp(high * t) - np.exp(low * t)) / ((high - low) * t) if high > low else np.exp(high * t)
+    low, width = mixture.uniform_term()
+    total = (np.exp((low + width) * t) - np.exp(low * t)) / (width * t) if width else np.exp(low * t)
+    for exponent, length in mixture.power_terms():
+        total = total * (1 - length * t) ** -exponent
     return total

@@ -11,14 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..mechanisms import Mechanism
-from .cells import cut, largest_loss, require_log_convex_sides
-from .dimension import largest_loss_in_dimension, octave_orders, renyi_in_dimension
+from .cells import cut, require_log_convex_sides
+from .dimension import largest_loss_in_dimension, require_dimension_bound, octave_orders, renyi_in_dimension
 from .event import Event
 from .f_divergence import renyi_bounds
 from .poisson import sampled_curve
+from .sampled_gaussian import sampled_gaussian_renyi
 
 Array = NDArray[np.float64]
 _CELLS_DOUBLINGS = 4
+_DIRECT_BELOW = 12.0  # above this order a chord between integers costs less than 0.2 %
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,17 +39,18 @@ class RenyiCurve:
 def renyi_curve(event: Event) -> RenyiCurve:
     """The curve of one step of `event`. Raises ValueError where nothing is proven for the noise or the dimension."""
     mechanism, shift, rate = event.mechanism, event.shift, event.sampling_rate
-    if event.is_scalar and not mechanism.closed_renyi:
+    dimension = 1 if event.dimension is None else event.dimension
+    if event.is_scalar and not mechanism.isotropic and (rate < 1 or not mechanism.closed_renyi):
         require_log_convex_sides(mechanism, "Rényi curve")
         at = functools.partial(_scalar_by_cells, mechanism, shift, rate)
-    elif event.is_scalar:
-        at = sampled_curve(functools.partial(_closed, mechanism, shift), rate)
+    elif mechanism.isotropic and rate < 1:
+        at = _sampled_gaussian(mechanism, shift, rate)
+    elif event.is_scalar and rate == 1:
+        at = functools.partial(_closed, mechanism, shift)
     else:
-        at = sampled_curve(functools.partial(_in_dimension, mechanism, shift, event.dimension), rate)
-    if event.is_scalar:
-        loss = largest_loss(mechanism, shift)
-    else:
-        loss = largest_loss_in_dimension(mechanism, shift, event.dimension or math.inf)
+        require_dimension_bound(mechanism)
+        at = sampled_curve(functools.partial(_in_dimension, mechanism, shift, dimension), rate)
+    loss = largest_loss_in_dimension(mechanism, shift, dimension)
     return RenyiCurve(at, _sampled_loss(loss, rate))
 
 
@@ -60,6 +63,20 @@ def _sampled_loss(loss: float, rate: float) -> float:
 
 def _closed(mechanism: Mechanism, shift: float, orders: Array) -> Array:
     return np.array([mechanism.renyi_divergence(float(order), shift) for order in orders])
+
+
+def _sampled_gaussian(mechanism: Mechanism, shift: float, rate: float) -> Callable[[Array], Array]:
+    """The binomial sum at integers, chords between them; at low orders, where chords are long, integration."""
+    chords = sampled_curve(functools.partial(_closed, mechanism, shift), rate)
+
+    def at(orders: Array) -> Array:
+        result = chords(orders)
+        for index, order in enumerate(orders):
+            if order < _DIRECT_BELOW and order != round(order):
+                result[index] = min(result[index], sampled_gaussian_renyi(mechanism, shift, rate, float(order)))
+        return result
+
+    return at
 
 
 def _scalar_by_cells(mechanism: Mechanism, shift: float, rate: float, orders: Array) -> Array:

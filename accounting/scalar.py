@@ -7,7 +7,8 @@ symmetric and unimodal: {p(x) > γ·p(x−t)} lies left of t/2, where p(x−1) <
 
 Sampling at rate q (M = (1−q)Q + qP):
     remove:  H_γ(M‖Q) = q·H_γ'(P‖Q),  γ' = 1 + (γ−1)/q.
-    add:     H_γ(Q‖M) = (1−γ(1−q))·H_γ''(Q‖P),  γ'' = γq/(1−γ(1−q)), for γ < 1/(1−q), else 0;  H(Q‖P) = H(P‖Q) by symmetry.
+    add:     H_γ(Q‖M) = (1−γ(1−q))·H_γ''(Q‖P),  γ'' = γq/(1−γ(1−q)), for γ < 1/(1−q), else 0;
+             H(Q‖P) = H(P‖Q) by symmetry.
 Remove is never the smaller at γ >= 1 (proof in `poisson`), so it alone decides ε >= 0.
 """
 
@@ -16,9 +17,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import optimize
 
 from . import gaussian
+from ._roots import bracketed_root
 from .cells import interval_mass, largest_loss, require_log_convex_sides
 from .event import Event
 
@@ -32,7 +33,7 @@ def log_delta_bounds(event: Event, epsilon: float) -> tuple[float, float]:
 
 
 def log_delta_bounds_add(event: Event, epsilon: float) -> tuple[float, float]:
-    """The same for the *add* direction alone; it is never above the *remove* direction, which `log_delta_bounds` gives."""
+    """The same for the *add* direction alone, which is never above *remove*, given by `log_delta_bounds`."""
     rate = event.sampling_rate
     remaining = 1.0 if rate == 1 else -math.expm1(epsilon + math.log1p(-rate))
     if remaining <= 0:
@@ -76,20 +77,24 @@ def _level_set(event: Event, epsilon: float) -> tuple[float, float] | None:
     """(a, b) with {ℓ >= ε} = (−a, b), a possibly infinite; None if empty."""
     if _loss(event, 0.0) <= epsilon:
         return None
-    right = float(optimize.brentq(lambda x: _loss(event, x) - epsilon, 0.0, event.shift / 2, xtol=1e-300, rtol=1e-15))
+    right = bracketed_root(lambda x: _loss(event, x) - epsilon, 0.0, event.shift / 2)
     reach = event.mechanism.scale_hint
     while _loss(event, -reach) > epsilon:
         reach *= 2
         if not math.isfinite(float(event.mechanism.log_tail(reach))) or reach > 1e250:
             return math.inf, right
-    return float(optimize.brentq(lambda a: _loss(event, -a) - epsilon, 0.0, reach, xtol=1e-300, rtol=1e-15)), right
+    return bracketed_root(lambda a: _loss(event, -a) - epsilon, 0.0, reach), right
 
 
 def _excess_mass(event: Event, epsilon: float, a: float, b: float) -> tuple[float, float]:
     """Bounds of log(P(−a, b) − e^ε·Q(−a, b)), from P·(1 − e^{ε − log(P/Q)}) and the rounding of log(P/Q)."""
     mechanism, shift = event.mechanism, event.shift
-    parts_p = [interval_mass(mechanism, np.float64(0.0), np.float64(end)) for end in (a, b) if end > 0]
-    parts_q = [interval_mass(mechanism, np.float64(near), np.float64(far)) for near, far in ((shift - b, shift), (shift, shift + a)) if far > near]
+    parts_p = [interval_mass(mechanism, np.zeros(()), np.asarray(end)) for end in (a, b) if end > 0]
+    parts_q = [
+        interval_mass(mechanism, np.asarray(near), np.asarray(far))
+        for near, far in ((shift - b, shift), (shift, shift + a))
+        if far > near
+    ]
     log_p, error_p = _total(parts_p)
     log_q, error_q = _total(parts_q)
     error = error_p + error_q + 1e-15

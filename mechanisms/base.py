@@ -66,7 +66,7 @@ class Mechanism(abc.ABC):
 
     @abc.abstractmethod
     def scaled(self, factor: float) -> Self:
-        """The law of `factor`·X, `factor` > 0. Epsilon never rises with the factor (post-processing, shift 1/factor)."""
+        """The law of `factor`·X, `factor` > 0. Epsilon never rises with the factor."""
 
     @property
     @abc.abstractmethod

@@ -66,11 +66,10 @@ class ScaleMixture(Mechanism):
         for weight, parameters in _TERMS.items():
             self._check_term(weight, parameters)
         if self.uniform_weight:
-            low, high = self.uniform_low, self.uniform_high
-            if not 0 <= _validate.finite("uniform_low", low) <= _validate.finite("uniform_high", high) or high == 0:
-                raise ValueError(
-                    f"expected 0 <= uniform_low <= uniform_high and uniform_high > 0, got uniform_low={low}, uniform_high={high}"
-                )
+            low = _validate.non_negative("uniform_low", self.uniform_low)
+            high = _validate.positive("uniform_high", self.uniform_high)
+            if low > high:
+                raise ValueError(f"expected uniform_low <= uniform_high, got uniform_low={low}, uniform_high={high}")
         if not any(getattr(self, weight) for weight in _TERMS):
             raise ValueError("expected at least one weight > 0, got gamma_weight=exponential_weight=uniform_weight=0")
 
@@ -87,44 +86,43 @@ class ScaleMixture(Mechanism):
 
     # ---- K and its derivatives at −s, s >= 0 ---------------------------------------------------------------
 
-    def _power_terms(self) -> list[tuple[float, float]]:
-        """(exponent k, length g) of each factor (1+g·s)^−k of E[exp(−u·s)]."""
+    def power_terms(self) -> list[tuple[float, float]]:
+        """(exponent k, length g in 1/C) of each factor (1+g·s)^−k of E[exp(−u·s)]: the Gamma and exponential terms."""
         terms = []
-        if self.gamma_weight:
-            terms.append((float(self.gamma_shape), self.gamma_weight * float(self.gamma_scale)))  # type: ignore[arg-type]
-        if self.exponential_weight:
-            terms.append((1.0, self.exponential_weight / float(self.exponential_rate)))  # type: ignore[arg-type]
+        if self.gamma_shape is not None and self.gamma_scale is not None:
+            terms.append((float(self.gamma_shape), self.gamma_weight * self.gamma_scale))
+        if self.exponential_rate is not None:
+            terms.append((1.0, self.exponential_weight / self.exponential_rate))
         return terms
 
-    def _uniform_term(self) -> tuple[float, float]:
-        """(lowest value, width) of the uniform term, weight included; zeros if absent."""
-        if not self.uniform_weight:
+    def uniform_term(self) -> tuple[float, float]:
+        """(lowest value, width) of the uniform term in 1/C, weight included; zeros if it is absent."""
+        if self.uniform_low is None or self.uniform_high is None:
             return 0.0, 0.0
-        low, high = float(self.uniform_low), float(self.uniform_high)  # type: ignore[arg-type]
-        return self.uniform_weight * low, self.uniform_weight * (high - low)
+        return self.uniform_weight * self.uniform_low, self.uniform_weight * (self.uniform_high - self.uniform_low)
 
     def log_mgf(self, s: ArrayLike) -> NDArray[np.float64]:
         """K(−s) = log E[exp(−u·s)] for s >= 0, same shape."""
         s = np.asarray(s, dtype=np.float64)
-        low, width = self._uniform_term()
+        low, width = self.uniform_term()
         total = -low * s + _log_uniform_mgf(width * s)
-        for exponent, length in self._power_terms():
+        for exponent, length in self.power_terms():
             total = total - exponent * np.log1p(length * s)
         return total
 
     def _mean(self, s: NDArray[np.float64]) -> NDArray[np.float64]:
         """K′(−s): the mean of u under the law tilted by exp(−u·s)."""
-        low, width = self._uniform_term()
+        low, width = self.uniform_term()
         total = low + width * _uniform_mean(width * s)
-        for exponent, length in self._power_terms():
+        for exponent, length in self.power_terms():
             total = total + exponent * length / (1 + length * s)
         return total
 
     def _spread(self, s: NDArray[np.float64]) -> NDArray[np.float64]:
         """K″(−s): the variance of u under the law tilted by exp(−u·s)."""
-        _, width = self._uniform_term()
+        _, width = self.uniform_term()
         total = width**2 * _uniform_variance(width * s)
-        for exponent, length in self._power_terms():
+        for exponent, length in self.power_terms():
             total = total + exponent * (length / (1 + length * s)) ** 2
         return total
 
@@ -150,7 +148,7 @@ class ScaleMixture(Mechanism):
     @property
     def mean_inverse_scale(self) -> float:
         """E[u], in units of 1/C; the density at 0 is E[u]/2."""
-        return float(self._mean(np.float64(0.0)))
+        return float(self._mean(np.zeros(())))
 
     def scaled(self, factor: float) -> Self:
         factor = _validate.positive("factor", factor)
@@ -162,10 +160,10 @@ class ScaleMixture(Mechanism):
 
     @property
     def tail_index(self) -> float:
-        low, width = self._uniform_term()
+        low, width = self.uniform_term()
         if low > 0:
             return math.inf
-        return sum(exponent for exponent, _ in self._power_terms()) + (1.0 if width > 0 else 0.0)
+        return sum(exponent for exponent, _ in self.power_terms()) + (1.0 if width > 0 else 0.0)
 
     def _draw(self, shape: tuple[int, ...], *, generator: torch.Generator) -> torch.Tensor:
         """|X| as the first of three independent clocks.
@@ -179,11 +177,11 @@ class ScaleMixture(Mechanism):
         from . import _sampling
 
         clocks = []
-        for exponent, length in self._power_terms():
+        for exponent, length in self.power_terms():
             exponential = _sampling.standard_exponential(shape, generator=generator)
             clocks.append(torch.expm1(exponential / exponent) / length)
         if self.uniform_weight:
-            low, width = self._uniform_term()
+            low, width = self.uniform_term()
             rate = low + width * (1 - _sampling.uniform(shape, generator=generator))  # in (low, low+width]
             clocks.append(_sampling.standard_exponential(shape, generator=generator) / rate)
         magnitude = clocks[0]

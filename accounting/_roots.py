@@ -1,0 +1,16 @@
+"""Root-finding on a bracket, to the last bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from scipy import optimize
+
+
+def bracketed_root(
+    function: Callable[[float], float], low: float, high: float, *, absolute: float = 1e-300, relative: float = 1e-14
+) -> float:
+    """A zero of `function` in [low, high], whose values at the ends differ in sign (Brent's method)."""
+    root: Any = optimize.brentq(function, low, high, xtol=absolute, rtol=relative)  # type: ignore[arg-type]
+    return float(root)
