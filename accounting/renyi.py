@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..mechanisms import Mechanism
 from .cells import cut, require_log_convex_sides
-from .dimension import largest_loss_in_dimension, require_dimension_bound, octave_orders, renyi_in_dimension
+from .dimension import largest_loss_in_dimension, octave_orders, renyi_in_dimension, require_dimension_bound
 from .event import Event
 from .f_divergence import renyi_bounds
 from .poisson import sampled_curve
