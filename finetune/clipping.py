@@ -56,14 +56,14 @@ class _Call:
         assert self.output_grads is not None
         if self.inputs is not None and self.inputs._version != self.inputs_version:
             raise ValueError(
-                f"the input of {self.layer.name} was changed in place after its forward; use the out-of-place form"
+                f"the input of {self.layer.label} was changed in place after its forward; use the out-of-place form"
             )
         try:
             return self.layer.rule.gradients(
                 self.layer.module, self.inputs, self.output_grads, self.layer.parameters.keys()
             )
         except ValueError as error:
-            raise ValueError(f"{self.layer.name}: {error}") from error
+            raise ValueError(f"{self.layer.label}: {error}") from error
 
 
 @final
@@ -283,8 +283,9 @@ def _one_per_example(layer: TrainableLayer, output: Tensor, batch_size: int) -> 
     """Broadcast an output that all examples share, so that each gets its own gradient; refuse any other size."""
     if output.shape[0] != 1 or output.dim() < 2:
         raise ValueError(
-            f"{layer.name}: expected an output with the {batch_size} examples (or 1, for all) on the first axis, got "
-            f"shape {tuple(output.shape)}; do not flatten examples and positions into one axis before a layer"
+            f"{layer.label}: expected an output with the {batch_size} examples (or 1, for all) on the first axis, got "
+            f"shape {tuple(output.shape)}; do not flatten examples and positions into one axis before a layer, and "
+            "take the batch size from the microbatch (Poisson batches vary in size)"
         )
     return output.expand(batch_size, *output.shape[1:]).clone()
 

@@ -11,6 +11,8 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 
 from .layer_rules import LayerRule, find_rule
 
+_ROOT = "(the model itself)"
+
 
 class UnsupportedModelError(ValueError):
     """The model has modules that cannot be trained privately; `faults` lists every one with its reason."""
@@ -29,6 +31,11 @@ class TrainableLayer:
     rule: LayerRule
     parameters: Mapping[str, nn.Parameter]
 
+    @property
+    def label(self) -> str:
+        """The name for messages."""
+        return self.name or _ROOT
+
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Trainable parameters by their plain name; one that is shared stands under its first name only."""
@@ -46,7 +53,7 @@ def trainable_layers(model: nn.Module, rules: Mapping[type[nn.Module], LayerRule
         rule = find_rule(module, rules) if own else None
         reason = _mixes_examples(module) or (_cannot_train(module, own, rule, rules) if own else None)
         if reason is not None:
-            faults.append(f"{name or '(the model itself)'} ({type(module).__name__}): {reason}")
+            faults.append(f"{name or _ROOT} ({type(module).__name__}): {reason}")
         elif rule is not None:
             layers.append(TrainableLayer(name, module, rule, own))
     if faults:
