@@ -143,7 +143,7 @@ def _statistics(cells, nodes, weights):
 
 
 def statistics(cells: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Columns E|X|, E X² and Fisher information of each normalised cell, `inf` where a moment does not exist; (n, 3)."""
+    """E|X|, E X² and Fisher information of each normalised cell, `inf` where a moment does not exist; shape (n, 3)."""
     result = _statistics(np.ascontiguousarray(cells), MOMENT_NODES, MOMENT_WEIGHTS)
     index = tail_index(cells)
     result[index <= 1, 0] = np.inf

@@ -83,7 +83,7 @@ def _shape_keys() -> NDArray[np.int64]:
 
     a1·θ, a3/rate and a4 are whole multiples of 0.01, so ratios are compared without rounding.
     """
-    a1, a3, a4, pair, rate, interval = np.unravel_index(np.arange(SIZE), AXES)
+    _, _, a4, pair, _, interval = np.unravel_index(np.arange(SIZE), AXES)
     hundredths = cells()
     gamma = np.rint(100 * hundredths[:, 1]).astype(np.int64)
     exponential = np.rint(100 * hundredths[:, 2]).astype(np.int64)

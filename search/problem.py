@@ -63,6 +63,12 @@ class Problem:
         _validate.one_of("adjacency", self.adjacency, tuple(ADJACENCIES))
         if not callable(self.cost):
             _parse_cost(self.cost)
+        seen = -math.expm1(self.steps * math.log1p(-self.sampling_rate)) if self.sampling_rate < 1 else 1.0
+        if self.delta >= seen:
+            raise ValueError(
+                f"expected delta < {seen:.6g}, the probability that a record is ever sampled, got delta={self.delta}: "
+                "no noise is needed above it"
+            )
 
     @property
     def shift(self) -> float:
@@ -71,7 +77,7 @@ class Problem:
 
     @property
     def cost_kind(self) -> str:
-        """"mean_abs", "variance", "usefulness" or "callable"."""
+        """ "mean_abs", "variance", "usefulness" or "callable"."""
         return "callable" if callable(self.cost) else _parse_cost(self.cost)[0]
 
     @property
@@ -133,7 +139,9 @@ class Problem:
         known = {field.name for field in dataclasses.fields(cls)} | {"every_dimension"}
         if not isinstance(document, dict) or set(document) != known:
             odd = sorted(set(document) ^ known)[0] if isinstance(document, dict) else "problem"
-            raise ValueError(f"unknown or missing field {odd!r} in a search problem; fields: {', '.join(sorted(known))}")
+            raise ValueError(
+                f"unknown or missing field {odd!r} in a search problem; fields: {', '.join(sorted(known))}"
+            )
         fields = dict(document)
         if fields.pop("every_dimension"):
             fields["dimension"] = math.inf

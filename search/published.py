@@ -129,17 +129,21 @@ def _tables() -> tuple[Any, ...]:
     tables: list[Any] = []
     for t in (above, below):
         tables += [shape[:, None] * _log_power_mgf(gamma * t), _log_power_mgf(exponential * t)]
-        tables += [np.where(t > 0, high, low) * t + np.log(-np.expm1(-(high - low) * np.abs(t)) / ((high - low) * np.abs(t)))]
+        tables += [
+            np.where(t > 0, high, low) * t + np.log(-np.expm1(-(high - low) * np.abs(t)) / ((high - low) * np.abs(t)))
+        ]
     return tuple(tables)
 
 
-def _log_power_mgf(z: NDArray[np.float64]) -> NDArray[np.float64]:
+def _log_power_mgf(z: NDArray[np.floating]) -> NDArray[np.float64]:
     """−log(1 − z), infinite from the pole at z = 1 on."""
     return np.where(z < 1, -np.log1p(-np.minimum(z, 1 - 1e-12)), np.inf)
 
 
 @njit(parallel=True)
-def _sweep(start, gamma_up, exponential_up, uniform_up, gamma_down, exponential_down, uniform_down, offset, epsilon, order):
+def _sweep(
+    start, gamma_up, exponential_up, uniform_up, gamma_down, exponential_down, uniform_down, offset, epsilon, order
+):
     """Fill `epsilon` and `order` for the candidates from `start` on."""
     _, pairs, count = gamma_up.shape
     rates, intervals = exponential_up.shape[1], uniform_up.shape[1]

@@ -16,11 +16,13 @@ Fixed nodes, no proven error: this ranks shapes and never states a guarantee.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from ._numba import njit
 from .cells import half_line_rule, log_density
@@ -173,13 +175,19 @@ def largest_shifts(
         weights = binomial_weights(int(order), sampling_rate)
     first = np.log(np.broadcast_to(np.asarray(start, dtype=np.float64), cells.shape[:1])).copy()
     return _largest_shifts(
-        cells, first, tolerance, float(order), float(sampling_rate), float(dimension), math.log(budget), weights, _QUADRATURE
+        cells,
+        first,
+        tolerance,
+        float(order),
+        float(sampling_rate),
+        float(dimension),
+        math.log(budget),
+        weights,
+        _QUADRATURE,
     )
 
 
+@functools.lru_cache(maxsize=256)
 def binomial_weights(order: int, sampling_rate: float) -> NDArray[np.float64]:
     """C(α,k)(1−q)^{α−k}q^k for k = 0 … α; shape (α+1,)."""
-    k = np.arange(order + 1)
-    from scipy.stats import binom
-
-    return binom.pmf(k, order, sampling_rate)
+    return stats.binom.pmf(np.arange(order + 1), order, sampling_rate)

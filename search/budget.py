@@ -1,0 +1,179 @@
+"""How far a cell must be scaled to meet a problem's privacy budget: one class for each kind of problem.
+
+A cell is a shape; the factor by which its noise is multiplied divides the shift, and ε never rises with it, so a
+budget is a largest shift. Which budget holds:
+
+- one release of one coordinate: the exact (ε, δ) of the marginal;
+- every dimension (d = ∞): Fisher information equal to that of the calibrated Gaussian. It is the small-shift limit of
+  the bound, not the supremum over shifts, which calibration of the finalists takes in full;
+- otherwise: Rényi divergence at a few orders α. With steps T the conversion at δ leaves each release a log moment
+  (α−1)·R(α) of ((α−1)(ε − log(1−1/α)) + log δ + log α)/T. In d coordinates the shift is taken as spread evenly, 1/√d
+  in each: the bound where the envelope of g(s) = r_α(√s) is g itself at 1/d.
+
+All of these rank shapes. What a search returns is calibrated afterwards by `accounting`, whose bounds are proven.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import functools
+import math
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..accounting import calibrate
+from .cell_costs import sweep_costs
+from .cells import LAPLACE_CELL, statistics
+from .one_release import largest_one_release_shifts
+from .problem import Problem
+from .renyi_kernel import largest_shifts
+
+_FISHER_FROM = 10**6  # coordinates from which a shift of 1/√d is in the small-shift limit, to about 1e-3
+_LARGEST_INTEGER_ORDER = 256  # the sampled product's moments cost one multiplication an order
+
+
+class Budget(abc.ABC):
+    """The factor that brings each normalised cell to a privacy budget."""
+
+    @abc.abstractmethod
+    def factors(self, cells: NDArray[np.float64], *, tolerance: float = 1e-6) -> NDArray[np.float64]:
+        """Factors for cells of shape (n, 5), to a relative `tolerance`; shape (n,)."""
+
+    def sweep_budget(self, probes: NDArray[np.float64], problem: Problem) -> Budget:
+        """The budget for a whole grid, chosen by looking at a few of its cells."""
+        return self
+
+    def near(self, cell: NDArray[np.float64]) -> Budget:
+        """A cheaper budget that agrees with this one around a cell."""
+        return self
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class OneRelease(Budget):
+    """One release of one coordinate, Poisson-sampled or not: exact in (ε, δ)."""
+
+    epsilon: float
+    delta: float
+    sampling_rate: float
+    shift: float
+
+    def factors(self, cells: NDArray[np.float64], *, tolerance: float = 1e-6) -> NDArray[np.float64]:
+        shifts = largest_one_release_shifts(
+            cells, epsilon=self.epsilon, delta=self.delta, sampling_rate=self.sampling_rate, tolerance=tolerance
+        )
+        return self.shift / shifts
+
+    def sweep_budget(self, probes: NDArray[np.float64], problem: Problem) -> OneRelease:
+        """δ = 0 where δ moves the shift by less than the grid's own spacing."""
+        return self if self.delta > 1e-3 * self.sampling_rate else dataclasses.replace(self, delta=0.0)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class FisherInformation(Budget):
+    """Every dimension: Fisher information at most `information`, in units of 1/C²."""
+
+    information: float
+
+    def factors(self, cells: NDArray[np.float64], *, tolerance: float = 1e-6) -> NDArray[np.float64]:
+        return np.sqrt(statistics(cells)[:, 2] / self.information)
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class RenyiBudget(Budget):
+    """Log moments of one release at several orders; a cell takes the order that lets it be smallest.
+
+    `orders` and `log_moments` are (m,) tuples; `dimension` coordinates share a total shift of `shift` evenly.
+    """
+
+    orders: tuple[float, ...]
+    log_moments: tuple[float, ...]
+    sampling_rate: float
+    dimension: int
+    shift: float
+
+    def factors(self, cells: NDArray[np.float64], *, tolerance: float = 1e-6) -> NDArray[np.float64]:
+        return self.factors_by_order(cells, tolerance=tolerance).min(axis=0)
+
+    def factors_by_order(self, cells: NDArray[np.float64], *, tolerance: float = 1e-6) -> NDArray[np.float64]:
+        """The factor that each order alone asks for; shape (m, n). Neighbouring orders start from each other."""
+        spread = self.shift / math.sqrt(self.dimension)
+        result = np.empty((len(self.orders), len(cells)))
+        guess: float | NDArray[np.float64] = self._laplace_guess
+        for i, (order, budget) in enumerate(zip(self.orders, self.log_moments, strict=True)):
+            guess = self._shifts(cells, order, budget, guess, tolerance)
+            result[i] = spread / guess
+        return result
+
+    def sweep_budget(self, probes: NDArray[np.float64], problem: Problem) -> RenyiBudget:
+        """One order: the one at which the cheapest of the probes is smallest."""
+        by_order = self.factors_by_order(probes, tolerance=1e-4)
+        cheapest = np.argmin(sweep_costs(problem, probes, by_order.min(axis=0)))
+        return self._with_orders([int(np.argmin(by_order[:, cheapest]))])
+
+    def near(self, cell: NDArray[np.float64]) -> RenyiBudget:
+        """Five orders around the best one for the cell."""
+        best = int(np.argmin(self.factors_by_order(cell[None], tolerance=1e-4)[:, 0]))
+        return self._with_orders(list(range(max(best - 2, 0), min(best + 3, len(self.orders)))))
+
+    def _with_orders(self, chosen: list[int]) -> RenyiBudget:
+        return dataclasses.replace(
+            self,
+            orders=tuple(self.orders[i] for i in chosen),
+            log_moments=tuple(self.log_moments[i] for i in chosen),
+        )
+
+    @functools.cached_property
+    def _laplace_guess(self) -> float:
+        order, budget = self.orders[0], self.log_moments[0]
+        return float(self._shifts(LAPLACE_CELL[None], order, budget, 0.1, 1e-3)[0])
+
+    def _shifts(
+        self,
+        cells: NDArray[np.float64],
+        order: float,
+        budget: float,
+        start: float | NDArray[np.float64],
+        tolerance: float,
+    ) -> NDArray[np.float64]:
+        return largest_shifts(
+            cells,
+            order=order,
+            budget=budget,
+            sampling_rate=self.sampling_rate,
+            dimension=self.dimension,
+            start=start,
+            tolerance=tolerance,
+        )
+
+
+def budget_for(problem: Problem) -> Budget:
+    """The budget that a problem sets for cells."""
+    if problem.dimension == 1 and problem.steps == 1:
+        return OneRelease(problem.epsilon, problem.delta, problem.sampling_rate, problem.shift)
+    if problem.dimension >= _FISHER_FROM:
+        gaussian = calibrate("gaussian", epsilon=problem.epsilon, **problem.budget())
+        return FisherInformation(gaussian.fisher_information)
+    orders, log_moments = _renyi_budgets(problem)
+    return RenyiBudget(tuple(orders), tuple(log_moments), problem.sampling_rate, int(problem.dimension), problem.shift)
+
+
+def _renyi_budgets(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(orders, log moment that the budget leaves one release at each), both (m,), where that is positive."""
+    highest = 4 * (1 + math.log(1 / problem.delta) / problem.epsilon)
+    orders = 1 + np.geomspace(0.02, max(highest, 60.0), 60)
+    if problem.dimension > 1 and problem.sampling_rate < 1:
+        orders = np.unique(np.rint(np.geomspace(2, min(max(highest, 8.0), _LARGEST_INTEGER_ORDER), 30)))
+    total = (orders - 1) * (problem.epsilon - np.log1p(-1 / orders)) + math.log(problem.delta) + np.log(orders)
+    allowed = total > 0
+    if not allowed.any():
+        raise ValueError(
+            f"no Rényi order up to {orders[-1]:g} leaves a budget at epsilon={problem.epsilon}, delta={problem.delta} "
+            f"with sampling_rate={problem.sampling_rate}, dimension={problem.dimension}; expected a larger epsilon"
+        )
+    return orders[allowed], total[allowed] / problem.steps
