@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
-import transformers
 from torch import Tensor, nn
-from transformers import AutoModel, AutoTokenizer
 
 from .ragged import Ragged
 
@@ -120,11 +118,18 @@ def check_cut(classifier: EncoderClassifier, lower: LowerLayers, upper: UpperLay
 
 
 def load_encoder(name: str | Path) -> nn.Module:
-    """A pretrained encoder from a folder or a hub name, in float32."""
+    """A pretrained encoder from a folder or a hub name, in float32.
+
+    Attention is torch's plain one: on a CPU its backward pass on short texts took half the time of the fused kernel.
+    """
+    import transformers  # slow to import: only where an encoder is loaded
+
     bars = transformers.utils.logging.is_progress_bar_enabled()
     transformers.utils.logging.disable_progress_bar()
     try:
-        return AutoModel.from_pretrained(str(name), dtype=torch.float32)
+        return transformers.AutoModel.from_pretrained(str(name), dtype=torch.float32, attn_implementation="eager")
+    except OSError as error:
+        raise ValueError(f"cannot load an encoder from {str(name)!r}: {str(error).splitlines()[0]}") from error
     finally:
         if bars:
             transformers.utils.logging.enable_progress_bar()
@@ -132,6 +137,8 @@ def load_encoder(name: str | Path) -> nn.Module:
 
 def tokenize(name: str | Path, texts: Sequence[str], *, max_length: int) -> Ragged:
     """Token ids of each text, cut at `max_length`, by the tokenizer in the encoder's folder or hub name."""
+    from transformers import AutoTokenizer
+
     tokenizer: Any = AutoTokenizer.from_pretrained(str(name))
     return Ragged.from_lists(tokenizer(list(texts), truncation=True, max_length=max_length)["input_ids"])
 
@@ -153,10 +160,11 @@ def train_last_layers(classifier: EncoderClassifier, layers: int) -> None:
     classifier.head.requires_grad_(True)
 
 
-def train_biases(classifier: EncoderClassifier) -> None:
-    """Train the head and every bias of the encoder (BitFit)."""
+def train_biases(classifier: EncoderClassifier, layers: int | None = None) -> None:
+    """Train the head and every bias (BitFit) of the last `layers` transformer layers, None for the whole encoder."""
     classifier.requires_grad_(False)
-    for name, parameter in classifier.encoder.named_parameters():
+    part = classifier.encoder if layers is None else cut(classifier, layers)[1].layers
+    for name, parameter in part.named_parameters():
         parameter.requires_grad_(name.rsplit(".", 1)[-1] == "bias")
     _freeze_pooler(classifier)
     classifier.head.requires_grad_(True)

@@ -1,0 +1,60 @@
+"""The state of an interrupted run, in a private folder: it holds the generators, so it is as secret as the data."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any, final
+
+import torch
+
+
+@final
+class Checkpoint:
+    """One file in a folder of mode 0700, mode 0600, replaced in one piece; deleted with the folder at the end."""
+
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.path = self.folder / "checkpoint.pt"
+
+    def exists(self) -> bool:
+        """Whether a checkpoint was written and not yet deleted."""
+        return self.path.is_file()
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Write `state` (tensors, numbers, text, lists, dicts); after a crash the old or the new one is there."""
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.folder.chmod(0o700)
+        draft = self.folder / "checkpoint.part"
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            torch.save(state, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self.path)
+        _sync_folder(self.folder)
+
+    def load(self) -> dict[str, Any]:
+        """What `save` wrote; no code in the file is run. Raises ValueError if there is none, or it is damaged."""
+        if not self.exists():
+            raise ValueError(f"there is no run to resume: no checkpoint at {self.path}")
+        try:
+            state = torch.load(self.path, weights_only=True)
+        except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+            raise ValueError(f"the checkpoint {self.path} is damaged: {str(error).splitlines()[0]}") from error
+        if not isinstance(state, dict):
+            raise ValueError(f"the checkpoint {self.path} is damaged: expected a mapping, got {type(state).__name__}")
+        return state
+
+    def delete(self) -> None:
+        """Remove the folder and all that is in it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
