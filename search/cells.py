@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..mechanisms import GammaLaplace, Laplace, Mechanism, ScaleMixture
-from ._numba import njit
+from ._numba import FEW_CELLS, njit
 
 LAPLACE_CELL = np.array([1.0, 0.0, 0.0, 1.0, 0.0])
 """u = 1 without spread: plain Laplace noise of scale 1, as a normalised cell."""
@@ -126,35 +126,49 @@ def log_tail_and_score(s, k, g1, g3, low, width):
 # ---- arrays of cells ------------------------------------------------------------------------------------------------
 
 
+@njit()
+def _cell_statistics(row, nodes, weights):
+    k, g1, g3, low, width = row
+    mean_abs = second = fisher = 0.0
+    for j in range(nodes.size):
+        log_tail, mean, score = log_tail_and_score(nodes[j], k, g1, g3, low, width)
+        tail = weights[j] * math.exp(log_tail)
+        mean_abs += tail
+        second += nodes[j] * tail
+        fisher += score * score * mean * tail
+    return mean_abs, 2 * second, fisher
+
+
 @njit(parallel=True)
-def _statistics(cells, nodes, weights):
+def _many_statistics(cells, nodes, weights):
     result = np.empty((cells.shape[0], 3))
     for i in numba.prange(cells.shape[0]):
-        k, g1, g3, low, width = cells[i]
-        mean_abs = second = fisher = 0.0
-        for j in range(nodes.size):
-            log_tail, mean, score = log_tail_and_score(nodes[j], k, g1, g3, low, width)
-            tail = weights[j] * math.exp(log_tail)
-            mean_abs += tail
-            second += nodes[j] * tail
-            fisher += score * score * mean * tail
-        result[i] = mean_abs, 2 * second, fisher
+        result[i] = _cell_statistics(cells[i], nodes, weights)
+    return result
+
+
+@njit()
+def _few_statistics(cells, nodes, weights):
+    result = np.empty((cells.shape[0], 3))
+    for i in range(cells.shape[0]):
+        result[i] = _cell_statistics(cells[i], nodes, weights)
     return result
 
 
 def statistics(cells: NDArray[np.float64]) -> NDArray[np.float64]:
     """E|X|, E X² and Fisher information of each normalised cell, `inf` where a moment does not exist; shape (n, 3)."""
-    result = _statistics(np.ascontiguousarray(cells), MOMENT_NODES, MOMENT_WEIGHTS)
+    integrate = _few_statistics if len(cells) <= FEW_CELLS else _many_statistics
+    result = integrate(np.ascontiguousarray(cells), MOMENT_NODES, MOMENT_WEIGHTS)
     index = tail_index(cells)
     result[index <= 1, 0] = np.inf
     result[index <= 2, 1] = np.inf
     return result
 
 
-@njit(parallel=True)
+@njit()
 def _tail_probability(cells, radius):
     result = np.empty(cells.shape[0])
-    for i in numba.prange(cells.shape[0]):
+    for i in range(cells.shape[0]):  # one logarithm a cell: threads would not pay
         k, g1, g3, low, width = cells[i]
         result[i] = math.exp(log_tail_and_score(radius[i], k, g1, g3, low, width)[0])
     return result

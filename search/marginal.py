@@ -19,7 +19,7 @@ from .cell_costs import costs, shortlist
 from .problem import Problem
 
 _CHUNK = 4096  # cells between two updates of the progress bar, which is also where Ctrl-C is heard
-_PROBES = 240  # cells that choose the order of a sweep
+_PROBES = 120  # cells that choose the order of a sweep
 _SHORTLIST = 300  # cells looked at with the full budget
 
 
@@ -56,7 +56,7 @@ def marginal_sweep(problem: Problem, *, progress: bool = True) -> MarginalSweep:
             break
         seen.append(quick)
         factors = np.minimum(factors, _factors_in_chunks(quick, cells, progress))
-        probes = cells[shortlist(problem, cells, factors, _SHORTLIST)]
+        probes = cells[shortlist(problem, cells, factors, _PROBES)]
     best = shortlist(problem, cells, factors, _SHORTLIST)
     exact = budget.factors(cells[best], tolerance=1e-9)
     cost = costs(problem, cells[best], exact)

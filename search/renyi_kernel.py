@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from ._numba import njit
+from ._numba import FEW_CELLS, njit
 from .cells import half_line_rule, log_density
 
 TAIL_NODES, TAIL_WEIGHTS = half_line_rule(0.14, -3.3, 3.3)  # to s = 2e9
@@ -140,17 +140,33 @@ def _solve(start, tolerance, alpha, q, dimension, log_budget, q_weights, cell, l
     return y
 
 
-@njit(parallel=True)
-def _largest_shifts(cells, start, tolerance, alpha, q, dimension, log_budget, q_weights, quadrature):
-    result = np.empty(cells.shape[0])
+@njit()
+def _largest_shift(row, start, tolerance, alpha, q, dimension, log_budget, q_weights, quadrature):
     nodes = quadrature[0]
+    cell = (row[0], row[1], row[2], row[3], row[4])
+    log_f = np.empty(nodes.size)
+    for j in range(nodes.size):
+        log_f[j] = log_density(nodes[j], cell[0], cell[1], cell[2], cell[3], cell[4])
+    return math.exp(_solve(start, tolerance, alpha, q, dimension, log_budget, q_weights, cell, log_f, quadrature))
+
+
+@njit(parallel=True)
+def _many_shifts(cells, start, tolerance, alpha, q, dimension, log_budget, q_weights, quadrature):
+    result = np.empty(cells.shape[0])
     for i in numba.prange(cells.shape[0]):
-        cell = (cells[i, 0], cells[i, 1], cells[i, 2], cells[i, 3], cells[i, 4])
-        log_f = np.empty(nodes.size)
-        for j in range(nodes.size):
-            log_f[j] = log_density(nodes[j], cell[0], cell[1], cell[2], cell[3], cell[4])
-        y = _solve(start[i], tolerance, alpha, q, dimension, log_budget, q_weights, cell, log_f, quadrature)
-        result[i] = math.exp(y)
+        result[i] = _largest_shift(
+            cells[i], start[i], tolerance, alpha, q, dimension, log_budget, q_weights, quadrature
+        )
+    return result
+
+
+@njit()
+def _few_shifts(cells, start, tolerance, alpha, q, dimension, log_budget, q_weights, quadrature):
+    result = np.empty(cells.shape[0])
+    for i in range(cells.shape[0]):
+        result[i] = _largest_shift(
+            cells[i], start[i], tolerance, alpha, q, dimension, log_budget, q_weights, quadrature
+        )
     return result
 
 
@@ -174,7 +190,8 @@ def largest_shifts(
     if dimension > 1 and sampling_rate < 1:
         weights = binomial_weights(int(order), sampling_rate)
     first = np.log(np.broadcast_to(np.asarray(start, dtype=np.float64), cells.shape[:1])).copy()
-    return _largest_shifts(
+    solve = _few_shifts if len(cells) <= FEW_CELLS else _many_shifts
+    return solve(
         cells,
         first,
         tolerance,
