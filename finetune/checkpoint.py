@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any, final
 
@@ -40,9 +41,12 @@ class Checkpoint:
         if not self.exists():
             raise ValueError(f"there is no run to resume: no checkpoint at {self.path}")
         try:
-            state = torch.load(self.path, weights_only=True)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch warns of old formats before it fails on a damaged file
+                state = torch.load(self.path, weights_only=True)
         except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
-            raise ValueError(f"the checkpoint {self.path} is damaged: {str(error).splitlines()[0]}") from error
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise ValueError(f"the checkpoint {self.path} is damaged: {reason}") from error
         if not isinstance(state, dict):
             raise ValueError(f"the checkpoint {self.path} is damaged: expected a mapping, got {type(state).__name__}")
         return state

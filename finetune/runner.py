@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..accounting import EpsilonInterval, calibrate, epsilon
-from ..mechanisms import Gaussian, Mechanism
+from ..mechanisms import Gaussian, Mechanism, from_spec
 from .checkpoint import Checkpoint
 from .evaluate import accuracy
 from .non_private import NonPrivateTraining
@@ -92,7 +92,9 @@ def run_recipe(
     folder = Path(output_dir)
     checkpoint = Checkpoint(folder / "private")
     _check_folder(folder, checkpoint, resume)
-    if mechanism is not None and prepared is None:  # say no before the frozen part is computed
+    if resume:
+        mechanism = _interrupted_noise(recipe, mechanism, checkpoint)
+    elif mechanism is not None and prepared is None:  # say no before the frozen part is computed
         check_noise(recipe, mechanism, trainable_dimension(recipe))
     prepared = prepared or prepare(recipe, progress=progress)
     model = prepared.fresh_model()
@@ -170,6 +172,19 @@ def _noise_for(recipe: Recipe, mechanism: Mechanism | None, dimension: int) -> M
         )
     check_noise(recipe, mechanism, dimension)
     return mechanism
+
+
+def _interrupted_noise(recipe: Recipe, mechanism: Mechanism | None, checkpoint: Checkpoint) -> Mechanism:
+    """The noise of the run to be continued. Raises ValueError if recipe or noise are not the same as then."""
+    binding = json.loads(str(checkpoint.load().get("binding")))
+    _check_same(binding["recipe"], _through_json(recipe.binding()), "recipe.")
+    if mechanism is not None:
+        _check_same(binding["mechanism"], _through_json(mechanism.spec()), "mechanism.")
+    return from_spec(binding["mechanism"])
+
+
+def _through_json(document: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(json.dumps(document))
 
 
 def _dimension(model: nn.Module) -> int:
@@ -312,7 +327,7 @@ class _Run:
         assert isinstance(self.training, PrivateTraining)
         state = self.checkpoint.load()
         try:
-            _check_same(json.loads(state["binding"]), json.loads(json.dumps(self.binding)))
+            _check_same(json.loads(state["binding"]), _through_json(self.binding))
             parameters = dict(self.model.named_parameters())
             with torch.no_grad():
                 for name, value in state["trained"].items():
