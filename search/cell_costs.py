@@ -21,8 +21,9 @@ def costs(
         return np.array([problem.cost_of(mechanism_of(cell, family).scaled(factor)) for cell, factor in pairs])
     if problem.cost_kind == "usefulness":
         return tail_probability(cells, problem.usefulness_radius / factors)
-    moments = statistics(cells)
-    return factors * moments[:, 0] if problem.cost_kind == "mean_abs" else factors**2 * moments[:, 1]
+    moment, scale = (0, factors) if problem.cost_kind == "mean_abs" else (1, factors**2)
+    values = statistics(cells)[:, moment]
+    return np.multiply(scale, values, where=np.isfinite(values), out=np.full_like(values, np.inf))
 
 
 def sweep_costs(problem: Problem, cells: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArray[np.float64]:

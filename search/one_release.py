@@ -101,14 +101,14 @@ def hockey_stick(t, epsilon, cell):
 @njit()
 def _largest_shift(epsilon, delta, cell, tolerance):
     """The t at which δ(ε) reaches `delta`: bracket upwards from the answer for δ = 0, then bisect in log t."""
-    low = math.log(_largest_pure_shift(epsilon, cell))
+    low = pure = math.log(_largest_pure_shift(epsilon, cell))
     if delta < _SMALLEST_DELTA:
         return math.exp(low)
     step = min(max(delta, 4 * tolerance), 0.1)
     while hockey_stick(math.exp(low + step), epsilon, cell) <= delta:
         low += step
         step *= 4
-        if low > 80:
+        if low > pure + 80:
             return np.inf
     high = low + step
     while high - low > tolerance:

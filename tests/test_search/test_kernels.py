@@ -116,6 +116,7 @@ def test_sampling_is_undone_for_one_release():
         (Problem(1, 1e-5, dimension=math.inf), FisherInformation),
         (Problem(1, 1e-5, dimension=10**7), FisherInformation),
         (Problem(1, 1e-5, steps=3), RenyiBudget),
+        (Problem(0.01, 1e-5, steps=3, dimension=3, sampling_rate=0.1), FisherInformation),
         (Problem(1, 1e-5, dimension=3, sampling_rate=0.1, steps=9), RenyiBudget),
     ],
     ids=str,
@@ -123,7 +124,7 @@ def test_sampling_is_undone_for_one_release():
 def test_each_problem_has_its_budget_and_noise_on_it_grows_as_the_budget_shrinks(problem, kind):
     budget = budget_for(problem)
     assert isinstance(budget, kind)
-    smaller = budget_for(Problem(0.5, **problem.budget()))
+    smaller = budget_for(Problem(problem.epsilon / 2, **problem.budget()))
     cells = shapes()
     assert np.all(smaller.factors(cells) > 1.2 * budget.factors(cells))
 

@@ -94,3 +94,8 @@ def test_a_document_with_a_wrong_field_is_refused_by_name(change, name):
         Problem.from_document(Problem(1, 1e-5).document() | change)
     with pytest.raises(ValueError, match="delta"):
         Problem.from_document({key: value for key, value in Problem(1, 1e-5).document().items() if key != "delta"})
+
+
+def test_an_infinite_moment_stays_infinite_at_every_factor():
+    heavy = np.array([[1.0, 1.0, 0.0, 0.0, 0.0]])  # no mean
+    assert costs(Problem(1, 1e-5), heavy, np.array([0.0]))[0] == math.inf
