@@ -2,7 +2,7 @@
 
 from .api import compose_epsilon, delta, epsilon
 from .calibration import calibrate
-from .interval import AccountantsDisagree, DeltaInterval, EpsilonInterval
+from .interval import AccountantsDisagree, DeltaInterval, EpsilonInterval, rounded_down, rounded_up
 from .ledger import Ledger
 from .release import ADD_OR_REMOVE_ONE, ADJACENCIES, REPLACE_ONE, REPLACE_SPECIAL, Release
 
@@ -20,4 +20,6 @@ __all__ = [
     "compose_epsilon",
     "delta",
     "epsilon",
+    "rounded_down",
+    "rounded_up",
 ]

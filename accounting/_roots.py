@@ -12,5 +12,5 @@ def bracketed_root(
     function: Callable[[float], float], low: float, high: float, *, absolute: float = 1e-300, relative: float = 1e-14
 ) -> float:
     """A zero of `function` in [low, high], whose values at the ends differ in sign (Brent's method)."""
-    root: Any = optimize.brentq(function, low, high, xtol=absolute, rtol=relative)  # type: ignore[arg-type]
+    root: Any = optimize.brentq(function, low, high, xtol=absolute, rtol=relative, maxiter=2000)  # type: ignore[arg-type]
     return float(root)

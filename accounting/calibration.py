@@ -12,7 +12,7 @@ from .event import Event, to_events
 from .release import ADD_OR_REMOVE_ONE, Release
 
 _SHORTHANDS: dict[str, Callable[[], Mechanism]] = {"gaussian": lambda: Gaussian(1.0), "laplace": lambda: Laplace(1.0)}
-_LARGEST_FACTOR = 1e30
+_LARGEST_FACTOR = 1e100
 
 
 def calibrate(
@@ -81,12 +81,12 @@ def _root(excess: Callable[[float], float]) -> float:
         while excess(high) > 0:
             low, high, step = high, high + step, 2 * step
             if high > math.log(_LARGEST_FACTOR):
-                raise ValueError("no noise of this shape meets the target within a factor of 1e30 of the given one")
+                raise ValueError("no noise of this shape meets the target within a factor of 1e100 of the given one")
     else:
         while excess(low) <= 0:
             high, low, step = low, low - step, 2 * step
             if low < -math.log(_LARGEST_FACTOR):
-                raise ValueError("every noise of this shape meets the target, down to 1e-30 of the given one")
+                raise ValueError("every noise of this shape meets the target, down to 1e-100 of the given one")
     root = bracketed_root(excess, low, high, absolute=1e-10)
     return float(root) + 2e-10
 

@@ -24,6 +24,7 @@ from ..mechanisms import DensityShape, Mechanism
 
 Array = NDArray[np.float64]
 
+_FARTHEST = 1e100  # units of C
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -46,14 +47,24 @@ class Cells:
     loss_error: Array
 
     @property
+    def mean_loss(self) -> Array:
+        """log(P_i/Q_i), the log of the mean ratio, kept between the bounds (rounding may push it out)."""
+        with np.errstate(invalid="ignore"):
+            mean = np.nan_to_num(self.log_p - self.log_q, nan=0.0, posinf=np.inf, neginf=-np.inf)
+        return np.clip(mean, self.loss_low, self.loss_high)
+
+    @property
     def chord_weight(self) -> tuple[Array, Array]:
         """(w, slack): weight of the upper end in the chord, and the rounding error of w; both in [0, 1]."""
-        width = np.expm1(self.loss_high - self.loss_low)
-        position = np.expm1(self.log_p - self.log_q - self.loss_low)
-        safe = np.where(width > 0, width, 1.0)
-        weight = np.where(width > 0, np.clip(position / safe, 0.0, 1.0), 1.0)
-        slack = np.where(width > 0, np.minimum(1.0, self.loss_error * (1 + np.abs(position)) / safe), 0.0)
-        return weight, slack
+        width, position = self.loss_high - self.loss_low, self.mean_loss - self.loss_low
+        flat, wide = width <= 0, width > 50
+        safe = np.where(flat | wide, 1.0, width)
+        ratio = np.expm1(np.minimum(position, safe)) / np.expm1(safe)
+        with np.errstate(under="ignore"):
+            weight = np.where(flat, 1.0, np.where(wide, np.exp(position - width), ratio))
+            inverse = np.where(wide, np.exp(-width), 1 / np.expm1(safe))
+            slack = np.minimum(1.0, self.loss_error * (weight + inverse))
+        return weight, np.where(flat, 0.0, slack)
 
 
 def largest_loss(mechanism: Mechanism, shift: float) -> float:
@@ -92,6 +103,7 @@ def knots(mechanism: Mechanism, count: int) -> Array:
     """
     depth = 45.0 * np.linspace(0, 1, 12 * count) ** 3  # −log P(|X| > x); e^−45 is below rounding
     fine = np.atleast_1d(mechanism.tail_quantile(-depth - math.log(2)))
+    depth, fine = depth[fine < _FARTHEST], fine[fine < _FARTHEST]  # a power tail with a small index goes on for ever
     mass = -np.diff(np.exp(-depth))
     weight = np.cbrt(mass * np.diff(mechanism.score(fine)) ** 2)
     total = float(np.sum(weight))

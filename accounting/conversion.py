@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Curve = Callable[[Array], Array]
 
-_LOWEST_OCTAVE, _HIGHEST_OCTAVE = -40, 40  # of α − 1
+_LOWEST_OCTAVE, _HIGHEST_OCTAVE = -30, 24  # of α − 1: from ε of 1e9 and more down to ε of about 1e-6
 _PER_OCTAVE = 4
 _ZOOMS = 5  # each narrows the bracket of the best order about fourfold
 

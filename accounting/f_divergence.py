@@ -17,33 +17,37 @@ from numpy.typing import NDArray
 from .cells import Cells
 
 Array = NDArray[np.float64]
-_FAR = 30.0
+_FAR = 30.0  # log of (1+z)^β beyond which the other terms are subtracted in logs
+_LARGE = 300.0  # losses beyond which e^loss is kept as a logarithm
 
 
 def log_excess(beta: Array, loss: Array, sampling_rate: float) -> Array:
     """log g_β(q·(e^loss − 1)), shape of the broadcast of `beta` (orders, 1) and `loss` (cells,)."""
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        z = sampling_rate * np.expm1(np.minimum(loss, 700.0))
-        growth = _log_sampled_ratio(loss, z, sampling_rate)
-        power = beta * growth
-        series = (
-            beta
-            * (beta - 1)
-            * z**2
-            / 2
-            * (1 + (beta - 2) * z / 3 * (1 + (beta - 3) * z / 4 * (1 + (beta - 4) * z / 5)))
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore", under="ignore"):
+        z = sampling_rate * np.expm1(np.minimum(loss, _LARGE))
+        power = beta * _log_sampled_ratio(loss, z, sampling_rate)
+        linear = beta * z
+        series = beta * (beta - 1) * z**2 / 2
+        series = series * (1 + (beta - 2) * z / 3 * (1 + (beta - 3) * z / 4 * (1 + (beta - 4) * z / 5)))
+        # For β near 1, (1+z)·(e^{(β−1)u} − 1) − (β−1)z, u = log(1+z): no digits are lost as β → 1.
+        growth = np.minimum((beta - 1) / beta * power, _FAR)
+        direct = np.where(
+            beta > 0.5, (1 + z) * np.expm1(growth) - (beta - 1) * z, np.expm1(np.minimum(power, _FAR)) - linear
         )
-        direct = np.expm1(np.minimum(power, _FAR)) - beta * z
-        near = np.log(np.where(np.abs(beta * z) + np.abs(z) < 1e-3, series, np.maximum(direct, 0.0)))
-        far = power + np.log1p(-np.minimum((1 + beta * z) * np.exp(-power), 1.0))
+        near = np.log(np.where(np.abs(linear) + np.abs(z) < 1e-3, series, np.maximum(direct, 0.0)))
+        # Far out (β·z > 0 there): (1+z)^β·(1 − e^{log(1+βz) − power}).
+        log_linear = np.where(
+            loss > _LARGE, np.log(np.abs(beta) * sampling_rate) + loss, np.log1p(np.maximum(linear, 0.0))
+        )
+        far = power + np.log(-np.expm1(np.minimum(log_linear - power, 0.0)))
     return np.where(power > _FAR, far, near)
 
 
 def _log_sampled_ratio(loss: Array, z: Array, sampling_rate: float) -> Array:
-    """log(1 − q + q·e^loss); past e^700 from the logarithm of its dominant term."""
+    """log(1 − q + q·e^loss); for large losses from the logarithm of its dominant term."""
     if sampling_rate == 1:
         return loss
-    return np.where(loss > 700, loss + np.log(sampling_rate) + 1e-15, np.log1p(z))
+    return np.where(loss > _LARGE, loss + np.log(sampling_rate) + 1e-15, np.log1p(z))
 
 
 def renyi_bounds(cells: Cells, orders: Array, *, sampling_rate: float, remove: bool) -> tuple[Array, Array]:
@@ -53,14 +57,12 @@ def renyi_bounds(cells: Cells, orders: Array, *, sampling_rate: float, remove: b
     """
     orders = np.asarray(orders, dtype=np.float64).reshape(-1, *([1] * (cells.log_p.ndim - 1)))
     beta = (orders if remove else 1 - orders)[..., None]
-    middle = np.clip(cells.log_p - cells.log_q, cells.loss_low, cells.loss_high)
+    middle = cells.mean_loss
     weight, slack = cells.chord_weight
     # In the mirrored half the ratio is 1/r and the reference mass P: the chord's weight there is w·r_1/r̄.
-    stretch = np.exp(cells.loss_high - middle)
-    halves = (
-        (1.0, cells.log_q, weight, slack),
-        (-1.0, cells.log_p, np.minimum(weight * stretch, 1.0), slack * stretch),
-    )
+    stretch = np.exp(np.minimum(cells.loss_high - middle, 700.0))
+    mirrored = np.minimum(np.where(weight > 0, weight * stretch, 1.0), 1.0)
+    halves = ((1.0, cells.log_q, weight, slack), (-1.0, cells.log_p, mirrored, slack * stretch))
     lower, upper = [], []
     for sign, log_mass, high_weight, weight_error in halves:
         at_low = log_excess(beta, sign * cells.loss_low, sampling_rate) + log_mass
@@ -69,7 +71,8 @@ def renyi_bounds(cells: Cells, orders: Array, *, sampling_rate: float, remove: b
             upper.append(np.logaddexp(at_low + np.log1p(-high_weight), at_high + np.log(high_weight)))
             # Rounding may misplace the weight: charge the difference of the ends for it.
             top, bottom = np.maximum(at_low, at_high), np.minimum(at_low, at_high)
-            upper.append(np.log(np.minimum(weight_error, 1.0)) + top + np.log(-np.expm1(bottom - top)))
+            spread = np.log(-np.expm1(np.where(top > bottom, bottom - top, -0.0)))
+            upper.append(np.log(np.minimum(weight_error, 1.0)) + np.where(top > bottom, top, 0.0) + spread)
         lower.append(log_excess(beta, sign * middle, sampling_rate) + log_mass)
     low = _log_sum(np.concatenate(lower, axis=-1))
     high = _log_sum(np.concatenate(upper, axis=-1))

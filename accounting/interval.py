@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import decimal
+import math
 from typing import NamedTuple
 
 
@@ -12,6 +14,10 @@ class EpsilonInterval(NamedTuple):
     estimate: float
     upper: float
 
+    def text(self, digits: int = 5) -> str:
+        """`[lower, upper]` with `digits` significant digits, rounded outwards: what is printed is still true."""
+        return f"[{rounded_down(self.lower, digits)}, {rounded_up(self.upper, digits)}]"
+
 
 class DeltaInterval(NamedTuple):
     """lower <= true delta <= upper (a probability). Quote `upper` as the guarantee; `estimate` is for plots."""
@@ -19,6 +25,22 @@ class DeltaInterval(NamedTuple):
     lower: float
     estimate: float
     upper: float
+
+
+def rounded_up(value: float, digits: int = 5) -> str:
+    """`value` in decimal with `digits` significant digits, never below it: how a guarantee is printed."""
+    return _rounded(value, digits, decimal.ROUND_CEILING)
+
+
+def rounded_down(value: float, digits: int = 5) -> str:
+    """`value` in decimal with `digits` significant digits, never above it."""
+    return _rounded(value, digits, decimal.ROUND_FLOOR)
+
+
+def _rounded(value: float, digits: int, rounding: str) -> str:
+    if not math.isfinite(value):
+        return str(value)
+    return f"{decimal.Context(prec=digits, rounding=rounding).create_decimal(repr(float(value))):g}"
 
 
 class AccountantsDisagree(RuntimeError):

@@ -15,12 +15,11 @@ from .cells import cut, require_log_convex_sides
 from .dimension import largest_loss_in_dimension, octave_orders, renyi_in_dimension, require_dimension_bound
 from .event import Event
 from .f_divergence import renyi_bounds
-from .poisson import sampled_curve
+from .poisson import sampled_curve, sampled_loss
 from .sampled_gaussian import sampled_gaussian_renyi
 
 Array = NDArray[np.float64]
 _CELLS_DOUBLINGS = 4
-_DIRECT_BELOW = 12.0  # above this order a chord between integers costs less than 0.2 %
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,51 +43,36 @@ def renyi_curve(event: Event) -> RenyiCurve:
         require_log_convex_sides(mechanism, "Rényi curve")
         at = functools.partial(_scalar_by_cells, mechanism, shift, rate)
     elif mechanism.isotropic and rate < 1:
-        at = _sampled_gaussian(mechanism, shift, rate)
+        at = functools.partial(_sampled_gaussian, mechanism, shift, rate)
     elif event.is_scalar and rate == 1:
         at = functools.partial(_closed, mechanism, shift)
     else:
         require_dimension_bound(mechanism)
         at = sampled_curve(functools.partial(_in_dimension, mechanism, shift, dimension), rate)
     loss = largest_loss_in_dimension(mechanism, shift, dimension)
-    return RenyiCurve(at, _sampled_loss(loss, rate))
-
-
-def _sampled_loss(loss: float, rate: float) -> float:
-    """Order ∞ after sampling: remove gives log(1−q+q·e^loss), and add, −log(1−q+q·e^−loss), is not larger."""
-    if rate == 1 or math.isinf(loss):
-        return loss
-    return math.log1p(rate * math.expm1(loss)) if loss < 700 else loss + math.log(rate) + 1e-15
+    return RenyiCurve(at, sampled_loss(loss, rate))
 
 
 def _closed(mechanism: Mechanism, shift: float, orders: Array) -> Array:
     return np.array([mechanism.renyi_divergence(float(order), shift) for order in orders])
 
 
-def _sampled_gaussian(mechanism: Mechanism, shift: float, rate: float) -> Callable[[Array], Array]:
-    """The binomial sum at integers, chords between them; at low orders, where chords are long, integration."""
-    chords = sampled_curve(functools.partial(_closed, mechanism, shift), rate)
-
-    def at(orders: Array) -> Array:
-        result = chords(orders)
-        for index, order in enumerate(orders):
-            if order < _DIRECT_BELOW and order != round(order):
-                result[index] = min(result[index], sampled_gaussian_renyi(mechanism, shift, rate, float(order)))
-        return result
-
-    return at
+def _sampled_gaussian(mechanism: Mechanism, shift: float, rate: float, orders: Array) -> Array:
+    t = shift / math.sqrt(mechanism.variance)
+    return np.array([sampled_gaussian_renyi(t, rate, float(order)) for order in orders])
 
 
 def _scalar_by_cells(mechanism: Mechanism, shift: float, rate: float, orders: Array) -> Array:
     """One coordinate, any real order, sampled or not: cells, refined until the bracket is 1e-4 wide. Remove decides."""
     result = np.empty_like(orders)
-    for index, order in enumerate(orders):
-        for doubling in range(_CELLS_DOUBLINGS):
-            cells = _cells(mechanism, shift, doubling)
-            lower, upper = renyi_bounds(cells, np.array([order]), sampling_rate=rate, remove=True)
-            result[index] = upper[0]
-            if upper[0] <= lower[0] * (1 + 1e-4):
-                break
+    wide = np.ones(orders.shape, dtype=bool)
+    for doubling in range(_CELLS_DOUBLINGS):
+        cells = _cells(mechanism, shift, doubling)
+        lower, upper = renyi_bounds(cells, orders[wide], sampling_rate=rate, remove=True)
+        result[wide] = upper
+        wide[wide] = upper > lower * (1 + 1e-4)
+        if not wide.any():
+            break
     return result
 
 

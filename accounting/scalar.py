@@ -22,6 +22,7 @@ from . import gaussian
 from ._roots import bracketed_root
 from .cells import interval_mass, largest_loss, require_log_convex_sides
 from .event import Event
+from .poisson import sampled_loss
 
 
 def log_delta_bounds(event: Event, epsilon: float) -> tuple[float, float]:
@@ -44,8 +45,7 @@ def log_delta_bounds_add(event: Event, epsilon: float) -> tuple[float, float]:
 
 def largest_epsilon(event: Event) -> float:
     """The loss that is never exceeded: ε at δ = 0 (`inf` if unbounded)."""
-    loss = largest_loss(event.mechanism, event.shift)
-    return loss if event.sampling_rate == 1 or math.isinf(loss) else math.log1p(event.sampling_rate * math.expm1(loss))
+    return sampled_loss(largest_loss(event.mechanism, event.shift), event.sampling_rate)
 
 
 def _amplified(epsilon: float, rate: float) -> float:
@@ -97,6 +97,8 @@ def _excess_mass(event: Event, epsilon: float, a: float, b: float) -> tuple[floa
     ]
     log_p, error_p = _total(parts_p)
     log_q, error_q = _total(parts_q)
+    if math.isinf(log_p) or math.isinf(log_q):  # a level set narrower than rounding
+        return -math.inf, log_p + error_p
     error = error_p + error_q + 1e-15
     gain = log_p - log_q - epsilon
     return _log_drop(log_p - error_p, gain - error), _log_drop(log_p + error_p, gain + error)
@@ -107,6 +109,8 @@ def _total(parts: list) -> tuple[float, float]:
     logs = np.array([float(mass) for mass, _ in parts])
     errors = np.array([float(error) for _, error in parts])
     total = float(np.logaddexp.reduce(logs))
+    if math.isinf(total):
+        return total, 0.0
     return total, float(np.sum(np.exp(logs - total) * errors)) + 4e-16
 
 

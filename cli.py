@@ -1,0 +1,288 @@
+"""The `optnoise` command. It reads arguments, calls the packages and prints; errors are one line and exit code 2."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from . import __version__
+from .accounting import EpsilonInterval, rounded_up
+from .mechanisms import FAMILIES, Mechanism, parse
+
+app = typer.Typer(
+    name="optnoise",
+    help="Optimal noise for differential privacy: search it, train with it, check its bound.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+_out = Console()
+
+# ---- options shared by several commands ----------------------------------------------------------------------------
+
+Spec = Annotated[str, typer.Argument(help="Noise: FAMILY:KEY=VALUE,… (gaussian:noise_multiplier=1) or a JSON file.")]
+Delta = Annotated[float, typer.Option(help="δ, a probability in (0, 1).")]
+Epsilon = Annotated[float, typer.Option(help="Target ε (no unit).")]
+Steps = Annotated[int, typer.Option(help="Number of releases T (optimizer updates).")]
+SamplingRate = Annotated[float, typer.Option(help="Poisson inclusion probability q of every record; 1: no sampling.")]
+Dimension = Annotated[str | None, typer.Option(help="Number of coordinates, or inf for every dimension at once.")]
+Adjacency = Annotated[str, typer.Option(help="add_or_remove_one, replace_one or replace_special.")]
+Accountant = Annotated[str, typer.Option(help="best, exact or rdp.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+
+@app.command()
+def account(
+    spec: Spec,
+    delta: Delta,
+    steps: Steps = 1,
+    sampling_rate: SamplingRate = 1.0,
+    dimension: Dimension = None,
+    adjacency: Adjacency = "add_or_remove_one",
+    accountant: Accountant = "best",
+    verify: Annotated[bool, typer.Option(help="Also ask the other accountants; disagreement is an error.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print the ε interval of a noise; its upper end is the guarantee."""
+    from .accounting import epsilon
+
+    mechanism = parse(spec)
+    question = _question(delta, steps, sampling_rate, dimension, adjacency)
+    interval = epsilon(mechanism, **question, accountant=accountant, verify=verify)
+    _print_guarantee(mechanism, interval, question, accountant, as_json=as_json)
+
+
+@app.command()
+def calibrate(
+    family: Annotated[str, typer.Argument(help="gaussian, laplace, or a noise (FAMILY:KEY=VALUE,…) used as a shape.")],
+    epsilon: Epsilon,
+    delta: Delta,
+    steps: Steps = 1,
+    sampling_rate: SamplingRate = 1.0,
+    dimension: Dimension = None,
+    adjacency: Adjacency = "add_or_remove_one",
+    accountant: Accountant = "best",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Also write the noise to this JSON file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Scale a noise to the least one that meets a budget; print its spec and its ε interval."""
+    from . import accounting
+
+    shape = family if family in FAMILIES and ":" not in family else parse(family)
+    question = _question(delta, steps, sampling_rate, dimension, adjacency)
+    mechanism = accounting.calibrate(shape, epsilon=epsilon, **question, accountant=accountant)
+    interval = accounting.epsilon(mechanism, **question, accountant=accountant)
+    if output is not None:
+        _write(output, json.dumps(mechanism.spec(), indent=2) + "\n")
+    _print_guarantee(mechanism, interval, question, accountant, as_json=as_json)
+
+
+@app.command()
+def search(
+    epsilon: Epsilon,
+    delta: Delta,
+    steps: Steps = 1,
+    sampling_rate: SamplingRate = 1.0,
+    dimension: Dimension = "1",
+    cost: Annotated[
+        str, typer.Option(help="mean_abs, variance or usefulness:GAMMA (maximise P(|x| <= GAMMA)).")
+    ] = "mean_abs",
+    family: Annotated[
+        list[str] | None, typer.Option(help="Family to search; repeat for several. Default: all.")
+    ] = None,
+    adjacency: Adjacency = "add_or_remove_one",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the result (best first) to this file.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Search the noise with the least cost under a budget; every result's ε is proven."""
+    from . import search as engine
+
+    problem = engine.Problem(
+        epsilon=epsilon,
+        delta=delta,
+        steps=steps,
+        sampling_rate=sampling_rate,
+        dimension=_dimension(dimension) or 1,
+        cost=cost,
+        adjacency=adjacency,
+    )
+    if output is not None:
+        _check_folder(output)
+    families = tuple(family) if family else tuple(engine.PROPOSERS)
+    result = engine.search(problem, families=families, progress=not (quiet or as_json))
+    if output is not None:
+        result.save(output)
+    if as_json:
+        _print_json(result.document())
+        return
+    _out.print(engine.render(result))
+    for note in result.notes:
+        _out.print(f"note: {note}", highlight=False)
+
+
+@app.command()
+def finetune(
+    recipe: Annotated[Path, typer.Argument(help="A recipe file (TOML).")],
+    noise: Annotated[str | None, typer.Option(help="Noise file or inline noise; default: calibrated Gaussian.")] = None,
+    override: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE over the recipe; repeatable.")] = None,
+    output_dir: Annotated[Path, typer.Option(help="Folder of the report, the ledger and the model.")] = Path(
+        "optnoise-run"
+    ),
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the output folder.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fine-tune a model privately as a recipe says."""
+    from .finetune.recipe import load_recipe
+    from .finetune.runner import run_recipe
+
+    loaded = load_recipe(recipe, override or [])
+    mechanism = parse(noise) if noise else None
+    result = run_recipe(loaded, mechanism=mechanism, output_dir=output_dir, resume=resume, progress=not as_json)
+    if as_json:
+        _print_json(result.report())
+        return
+    _out.print(
+        f"accuracy {result.accuracy:.4f} (majority class {result.majority_accuracy:.4f}) in {result.seconds:.0f} s"
+    )
+    if result.epsilon is not None:
+        _out.print(f"ε in {result.epsilon.text()} at δ = {result.delta}; quote the upper end")
+    _out.print(f"report: {output_dir / 'report.json'}")
+
+
+@app.command()
+def demo(
+    output_dir: Annotated[Path, typer.Option(help="Folder of the table, the plots and the runs.")] = Path(
+        "demo-output"
+    ),
+    as_json: AsJson = False,
+) -> None:
+    """Search a noise, fine-tune a small encoder with it on real text, print a table and save plots."""
+    from .demo import run_demo
+
+    document = run_demo(output_dir, console=Console(stderr=True) if as_json else _out)
+    if as_json:
+        _print_json(document)
+
+
+@app.command()
+def version() -> None:
+    """Print the version."""
+    _out.print(__version__)
+
+
+# ---- helpers -------------------------------------------------------------------------------------------------------
+
+
+def _question(delta: float, steps: int, sampling_rate: float, dimension: str | None, adjacency: str) -> dict[str, Any]:
+    return {
+        "delta": delta,
+        "steps": steps,
+        "sampling_rate": sampling_rate,
+        "dimension": _dimension(dimension),
+        "adjacency": adjacency,
+    }
+
+
+def _dimension(text: str | None) -> float | None:
+    if text is None:
+        return None
+    if text.strip().lower() in ("inf", "infinity"):
+        return math.inf
+    try:
+        number = float(text)
+    except ValueError:
+        raise ValueError(f"expected dimension to be a number of coordinates or inf, got dimension={text!r}") from None
+    return int(text) if text.strip().isdigit() else number
+
+
+def _print_guarantee(
+    mechanism: Mechanism, interval: EpsilonInterval, question: dict[str, Any], accountant: str, *, as_json: bool
+) -> None:
+    if as_json:
+        _print_json(
+            {
+                "mechanism": mechanism.spec(),
+                "epsilon": interval_document(interval),
+                **{key: _finite_or_text(value) for key, value in question.items()},
+                "accountant": accountant,
+                "variance": _finite_or_none(mechanism.variance),
+                "mean_abs": _finite_or_none(mechanism.mean_abs),
+            }
+        )
+        return
+    parameters = ",".join(f"{key}={value:.10g}" for key, value in mechanism.spec()["parameters"].items())
+    _out.print(f"{mechanism.family}:{parameters}", highlight=False, soft_wrap=True)
+    _out.print(
+        f"epsilon in {interval.text()} at delta = {question['delta']:g}; "
+        f"the guarantee is the upper end, {rounded_up(interval.upper)}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def interval_document(interval: EpsilonInterval) -> dict[str, Any]:
+    """An interval for JSON: an infinite end is null, with "finite": false."""
+    ends = {name: _finite_or_none(value) for name, value in interval._asdict().items()}
+    return ends if all(math.isfinite(value) for value in interval) else {**ends, "finite": False}
+
+
+def _finite_or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _finite_or_text(value: Any) -> Any:
+    return "inf" if value == math.inf else value
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
+
+
+def _check_folder(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise ValueError(f"expected the folder of output={str(path)!r} to exist; create it first")
+
+
+def _write(path: Path, text: str) -> None:
+    _check_folder(path)
+    path.write_text(text, encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; exits with 0, or with 2 after one line on standard error that says what was wrong."""
+    try:
+        code = typer.main.get_command(app).main(arguments, prog_name="optnoise", standalone_mode=False)
+    except KeyboardInterrupt:
+        sys.stderr.write("optnoise: interrupted\n")
+        raise SystemExit(130) from None
+    except Exception as error:
+        message = _usage_message(error)
+        if message is None:
+            raise
+        sys.stderr.write(f"optnoise: {message}\n")
+        raise SystemExit(2) from None
+    raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _usage_message(error: Exception) -> str | None:
+    """One line for an error that the person at the keyboard can mend; None for a fault of ours."""
+    from .search import SearchError
+
+    if hasattr(error, "format_message"):  # typer's own usage errors; their class has moved between its versions
+        text = str(error.format_message())  # type: ignore[attr-defined]
+    elif isinstance(error, (ValueError, SearchError, OSError)):
+        text = str(error)
+    else:
+        return None
+    return " ".join(text.split())
