@@ -33,6 +33,7 @@ def half_line_rule(step: float, lowest: float, highest: float) -> tuple[NDArray[
 
 
 MOMENT_NODES, MOMENT_WEIGHTS = half_line_rule(0.1, -3.7, 4.5)  # to s = 1e30: a variance has slow power-law tails
+MOMENT_WEIGHTS[-1] /= 2  # the tail beyond the last node is added in closed form
 
 
 def normalised(cells: ArrayLike) -> NDArray[np.float64]:
@@ -160,9 +161,19 @@ def statistics(cells: NDArray[np.float64]) -> NDArray[np.float64]:
     integrate = _few_statistics if len(cells) <= FEW_CELLS else _many_statistics
     result = integrate(np.ascontiguousarray(cells), MOMENT_NODES, MOMENT_WEIGHTS)
     index = tail_index(cells)
+    _add_power_tails(result, cells, index)
     result[index <= 1, 0] = np.inf
     result[index <= 2, 1] = np.inf
     return result
+
+
+def _add_power_tails(result: NDArray[np.float64], cells: NDArray[np.float64], index: NDArray[np.float64]) -> None:
+    """Add the part beyond the last node S to the moments of power-law tails: ∫_S^∞ s^(n−1)·T(s) ds = S^n·T(S)/(κ−n)."""
+    last = MOMENT_NODES[-1]
+    for power, column, factor in ((1, 0, 1.0), (2, 1, 2.0)):
+        rows = np.flatnonzero((index > power) & np.isfinite(index))
+        tail = tail_probability(cells[rows], np.full(rows.size, last))
+        result[rows, column] += factor * last**power * tail / (index[rows] - power)
 
 
 @njit()

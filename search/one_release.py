@@ -80,22 +80,50 @@ def _level_end(inside, outside, epsilon, t, cell):
 
 
 @njit()
+def _end_towards(limit, epsilon, t, cell):
+    """The end of {ℓ > ε} between 0 and `limit`, where the loss is below ε; infinite beyond 1e15 mean scales."""
+    side = 1.0 if limit > 0 else -1.0
+    inside, reach = 0.0, 0.5 * min(t, 1.0)
+    while reach < abs(limit) and _loss(side * reach, t, cell) > epsilon:
+        inside = side * reach
+        reach *= 2
+        if reach > 1e15 * max(t, 1.0):
+            return side * np.inf
+    return _level_end(inside, side * min(reach, abs(limit)), epsilon, t, cell)
+
+
+@njit()
 def hockey_stick(t, epsilon, cell):
     """δ at ε for the shift t; 0 where the loss never exceeds ε."""
     if _loss(0.0, t, cell) <= epsilon:
         return 0.0
     k, g1, g3, low, width = cell
-    right = _level_end(0.0, 0.5 * t, epsilon, t, cell)
-    reach = max(right, 1e-3 * t)
-    while reach < 1e15 and _loss(-reach, t, cell) > epsilon:
-        reach *= 2
-    left = _level_end(0.0, -reach, epsilon, t, cell) if reach < 1e15 else -np.inf
-    outside = math.exp(log_tail_and_score(right, k, g1, g3, low, width)[0])
-    shifted = math.exp(log_tail_and_score(t - right, k, g1, g3, low, width)[0])
+    right = _end_towards(0.5 * t, epsilon, t, cell)
+    left = _end_towards(-np.inf, epsilon, t, cell)
+    mass = 1 - 0.5 * math.exp(log_tail_and_score(right, k, g1, g3, low, width)[0])
     if left > -np.inf:
-        outside += math.exp(log_tail_and_score(-left, k, g1, g3, low, width)[0])
-        shifted -= math.exp(log_tail_and_score(t - left, k, g1, g3, low, width)[0])
-    return 1 - 0.5 * outside - 0.5 * math.exp(epsilon) * shifted
+        mass -= 0.5 * math.exp(log_tail_and_score(-left, k, g1, g3, low, width)[0])
+    return mass - _scaled_mass(t - right, t - left, epsilon, cell)
+
+
+@njit()
+def _scaled_mass(near, far, log_scale, cell):
+    """e^log_scale · P(near < X < far), far possibly infinite.
+
+    Where the two tails agree to most digits (a short interval far out) by Simpson's rule, whose relative error is of
+    order ((far − near)/near)^4/2880.
+    """
+    k, g1, g3, low, width = cell
+    if far - near < 1e-3 * near:
+        middle = 0.5 * (near + far)
+        total = math.exp(log_scale + log_density(near, k, g1, g3, low, width))
+        total += 4 * math.exp(log_scale + log_density(middle, k, g1, g3, low, width))
+        total += math.exp(log_scale + log_density(far, k, g1, g3, low, width))
+        return (far - near) / 6 * total
+    total = 0.5 * math.exp(log_scale + log_tail_and_score(near, k, g1, g3, low, width)[0])
+    if far < np.inf:
+        total -= 0.5 * math.exp(log_scale + log_tail_and_score(far, k, g1, g3, low, width)[0])
+    return total
 
 
 @njit()

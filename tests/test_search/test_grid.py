@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from optnoise.mechanisms import GammaLaplace
 from optnoise.search import grid
 from optnoise.search.cells import cell_of, mean_inverse_scale, mechanism_of, normalised, statistics, tail_probability
 
@@ -69,6 +70,15 @@ def test_statistics_agree_with_the_mechanism():
         mechanism = mechanism_of(cell)
         expected = mechanism.mean_abs, mechanism.variance, mechanism.fisher_information
         np.testing.assert_allclose(row, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [1.0001, 1.05, 2.0001, 2.1, 3.0])
+def test_moments_are_right_close_to_where_they_cease_to_exist(shape):
+    noise = GammaLaplace(shape=shape, scale=1 / shape)
+    cell = np.array([[shape, 1 / shape, 0.0, 0.0, 0.0]])
+    np.testing.assert_allclose(
+        statistics(cell)[0], [noise.mean_abs, noise.variance, noise.fisher_information], rtol=2e-3
+    )
 
 
 def test_few_and_many_cells_run_different_loops_to_equal_results():

@@ -135,3 +135,11 @@ def test_replace_one_needs_twice_the_noise():
         one = budget_for(Problem(1, 1e-5, **options)).factors(cells, tolerance=1e-9)
         two = budget_for(Problem(1, 1e-5, adjacency="replace_one", **options)).factors(cells, tolerance=1e-9)
         np.testing.assert_allclose(two, 2 * one, rtol=1e-6)
+
+
+def test_one_release_at_a_huge_epsilon_keeps_its_digits():
+    # heavy tails: the shift is e^58 mean scales, where both ends of the shifted interval have one tail probability
+    shift = largest_one_release_shifts(HEAVY[None], epsilon=150.0, delta=1e-3, tolerance=1e-9)[0]
+    assert hockey_stick(shift, 150.0, tuple(HEAVY)) == pytest.approx(1e-3, rel=1e-6)
+    noise = mechanism_of(HEAVY).scaled(1 / shift)
+    assert delta(noise, epsilon=150.0, dimension=1).upper == pytest.approx(1e-3, rel=1e-4)
