@@ -111,7 +111,7 @@ def log_density(s, k, g1, g3, low, width):
     factor, uniform_mean, _ = _uniform(width * s)
     gamma, exponential = 1 + g1 * s, 1 + g3 * s
     mean = k * g1 / gamma + g3 / exponential + low + width * uniform_mean
-    return math.log(0.5 * factor * mean / exponential) - k * math.log(gamma) - low * s
+    return math.log(0.5 * factor * mean / exponential) - k * math.log1p(g1 * s) - low * s
 
 
 @njit()
@@ -121,7 +121,7 @@ def log_tail_and_score(s, k, g1, g3, low, width):
     gamma, exponential = 1 + g1 * s, 1 + g3 * s
     mean = k * g1 / gamma + g3 / exponential + low + width * uniform_mean
     spread = k * (g1 / gamma) ** 2 + (g3 / exponential) ** 2 + width * width * uniform_variance
-    return math.log(factor / exponential) - k * math.log(gamma) - low * s, mean, mean + spread / mean
+    return math.log(factor / exponential) - k * math.log1p(g1 * s) - low * s, mean, mean + spread / mean
 
 
 # ---- arrays of cells ------------------------------------------------------------------------------------------------

@@ -97,7 +97,7 @@ def test_the_lmo_noise_pays_most_for_sampled_scalars(sampled):
         Problem(1.0, 1e-5, steps=4, adjacency="replace_one", cost="usefulness:2"),
         Problem(0.05, 1e-8, steps=20),
         Problem(20.0, 1e-3, steps=2, dimension=3),
-        Problem(40.0, 1e-3),
+        Problem(15.0, 1e-3),
         Problem(0.01, 1e-12),
     ],
     ids=str,
