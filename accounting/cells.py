@@ -144,7 +144,7 @@ def interval_mass(mechanism: Mechanism, near: Array, far: Array) -> tuple[Array,
     """(log P(near < X <= far), rounding error of that log) for 0 <= near < far <= ∞, relatively exact."""
     log_near = mechanism.log_tail(near)
     with np.errstate(invalid="ignore"):
-        log_far = np.where(np.isfinite(far), mechanism.log_tail(np.minimum(far, 1e300)), -np.inf)
+        log_far = np.where(np.isfinite(far), mechanism.log_tail(np.minimum(far, 1e150)), -np.inf)
     drop = log_far - log_near
     with np.errstate(divide="ignore"):
         mass = log_near + np.log(-np.expm1(drop))

@@ -67,7 +67,7 @@ def renyi_bounds(cells: Cells, orders: Array, *, sampling_rate: float, remove: b
     for sign, log_mass, high_weight, weight_error in halves:
         at_low = log_excess(beta, sign * cells.loss_low, sampling_rate) + log_mass
         at_high = log_excess(beta, sign * cells.loss_high, sampling_rate) + log_mass
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             upper.append(np.logaddexp(at_low + np.log1p(-high_weight), at_high + np.log(high_weight)))
             # Rounding may misplace the weight: charge the difference of the ends for it.
             top, bottom = np.maximum(at_low, at_high), np.minimum(at_low, at_high)

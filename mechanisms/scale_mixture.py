@@ -103,12 +103,13 @@ class ScaleMixture(Mechanism):
 
     def log_mgf(self, s: ArrayLike) -> NDArray[np.float64]:
         """K(−s) = log E[exp(−u·s)] for s >= 0, same shape."""
-        s = np.asarray(s, dtype=np.float64)
+        beyond = np.isinf(s)
+        s = np.where(beyond, 0.0, np.asarray(s, dtype=np.float64))
         low, width = self.uniform_term()
         total = -low * s + _log_uniform_mgf(width * s)
         for exponent, length in self.power_terms():
             total = total - exponent * np.log1p(length * s)
-        return total
+        return np.where(beyond, -np.inf, total)
 
     def _mean(self, s: NDArray[np.float64]) -> NDArray[np.float64]:
         """K′(−s): the mean of u under the law tilted by exp(−u·s)."""

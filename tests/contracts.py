@@ -52,6 +52,10 @@ def check_quantile_inverts_cdf(m: Mechanism):
     assert m.quantile(0.0) == -math.inf
 
 
+def check_cdf_ends_at_zero_and_one(m: Mechanism):
+    assert m.cdf([-math.inf, 0.0, math.inf]).tolist() == [0.0, 0.5, 1.0]
+
+
 def check_tail_keeps_relative_precision(m: Mechanism):
     depth = np.array([1.0, 30.0, 300.0]) + math.log(2)
     assert m.log_tail(m.tail_quantile(-depth)) == _approx(-depth, 1e-9)
