@@ -84,6 +84,9 @@ def _classifier(recipe: Recipe, source: str | Path) -> EncoderClassifier:
     classifier = EncoderClassifier(encoders.load_encoder(source), len(recipe.data.labels))
     nn.init.zeros_(classifier.head.weight)
     nn.init.zeros_(classifier.head.bias)
+    for module in classifier.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = recipe.model.dropout
     _choose_trained_part(classifier, recipe.model)
     return classifier
 

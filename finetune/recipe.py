@@ -76,6 +76,8 @@ class ModelSettings(_Section):
     """How many of the last layers; what lies below them is frozen and computed once per text."""
     max_length: int = Field(default=64, ge=2)
     """Texts are cut at this many tokens."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Probability of every dropout layer. Private gradients carry noise already: 0 is the usual choice, and faster."""
 
     @pydantic.model_validator(mode="after")
     def _one_source(self) -> Self:
