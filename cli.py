@@ -91,7 +91,7 @@ def search(
     delta: Delta,
     steps: Steps = 1,
     sampling_rate: SamplingRate = 1.0,
-    dimension: Dimension = "1",
+    dimension: Annotated[str, typer.Option(help="Number of coordinates, or inf for every dimension at once.")] = "1",
     cost: Annotated[
         str, typer.Option(help="mean_abs, variance or usefulness:GAMMA (maximise P(|x| <= GAMMA)).")
     ] = "mean_abs",
@@ -113,7 +113,7 @@ def search(
         delta=delta,
         steps=steps,
         sampling_rate=sampling_rate,
-        dimension=_dimension(dimension) or 1,
+        dimension=_dimension(dimension),
         cost=cost,
         adjacency=adjacency,
     )
@@ -189,14 +189,12 @@ def _question(delta: float, steps: int, sampling_rate: float, dimension: str | N
         "delta": delta,
         "steps": steps,
         "sampling_rate": sampling_rate,
-        "dimension": _dimension(dimension),
+        "dimension": None if dimension is None else _dimension(dimension),
         "adjacency": adjacency,
     }
 
 
-def _dimension(text: str | None) -> float | None:
-    if text is None:
-        return None
+def _dimension(text: str) -> float:
     if text.strip().lower() in ("inf", "infinity"):
         return math.inf
     try:
@@ -221,10 +219,10 @@ def _print_guarantee(
             }
         )
         return
-    parameters = ",".join(f"{key}={value:.10g}" for key, value in mechanism.spec()["parameters"].items())
+    parameters = ",".join(f"{key}={value!r}" for key, value in mechanism.spec()["parameters"].items())
     _out.print(f"{mechanism.family}:{parameters}", highlight=False, soft_wrap=True)
     _out.print(
-        f"epsilon in {interval.text()} at delta = {question['delta']:g}; "
+        f"epsilon in {interval.text()} at delta = {question['delta']!r}; "
         f"the guarantee is the upper end, {rounded_up(interval.upper)}",
         highlight=False,
         soft_wrap=True,

@@ -74,9 +74,9 @@ def _explain(scalar: SearchResult, model: SearchResult, console: Console) -> Non
     console.print(
         f"Variance over the Gaussian's at equal guarantee: the best LMO noise has {_gain(scalar):.2f} for one scalar "
         f"a step, {_gain(model):.2f} for the model. A clipped gradient may spread over all "
-        f"{model.problem.dimension:,} coordinates; then the noise is judged by its Fisher information I, and I·variance "
-        "is 1 for the Gaussian, 2 or more for every mixture of Laplace noises. One scalar cannot be spread, and there "
-        "the shape of the density decides.",
+        f"{model.problem.dimension:,} coordinates; then the noise is judged by its Fisher information I, and "
+        "I·variance is 1 for the Gaussian, 2 or more for every mixture of Laplace noises. One scalar cannot be "
+        "spread, and there the shape of the density decides.",
         highlight=False,
     )
 

@@ -53,9 +53,8 @@ class ExactGaussian(Accountant):
         return gaussian.epsilon_interval(delta, self._mu(events))
 
     def log_delta(self, events: Sequence[Event], epsilon: float) -> LogDelta:
-        value = gaussian.log_delta(epsilon, self._mu(events))
-        margin = 1e-12 * max(1.0, -value) if math.isfinite(value) else 0.0
-        return value - margin, value, value + margin
+        lower, upper = gaussian.log_delta_bounds(epsilon, self._mu(events))
+        return lower, upper, upper
 
     def _mu(self, events: Sequence[Event]) -> float:
         return math.sqrt(math.fsum(e.steps * e.shift**2 * e.mechanism.fisher_information for e in events))

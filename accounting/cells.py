@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,6 +26,7 @@ from ..mechanisms import DensityShape, Mechanism
 Array = NDArray[np.float64]
 
 _FARTHEST = 1e100  # units of C
+_LOSS_ROUNDING = 1e-13  # relative, of `Mechanism.loss_at_zero`
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -37,7 +39,8 @@ class Cells:
         log_q: log Q-mass.
         loss_low: lower bound of ℓ on the cell, >= 0.
         loss_high: upper bound of ℓ on the cell.
-        loss_error: bound on the rounding error of log(P_i/Q_i).
+        loss_error: bound on the rounding error of log P_i, of log Q_i (as far as they may be larger) and of their
+            difference.
     """
 
     log_p: Array
@@ -53,25 +56,47 @@ class Cells:
             mean = np.nan_to_num(self.log_p - self.log_q, nan=0.0, posinf=np.inf, neginf=-np.inf)
         return np.clip(mean, self.loss_low, self.loss_high)
 
-    @property
-    def chord_weight(self) -> tuple[Array, Array]:
-        """(w, slack): weight of the upper end in the chord, and the rounding error of w; both in [0, 1]."""
-        width, position = self.loss_high - self.loss_low, self.mean_loss - self.loss_low
-        flat, wide = width <= 0, width > 50
-        safe = np.where(flat | wide, 1.0, width)
-        ratio = np.expm1(np.minimum(position, safe)) / np.expm1(safe)
-        with np.errstate(under="ignore"):
-            weight = np.where(flat, 1.0, np.where(wide, np.exp(position - width), ratio))
-            inverse = np.where(wide, np.exp(-width), 1 / np.expm1(safe))
-            slack = np.minimum(1.0, self.loss_error * (weight + inverse))
-        return weight, np.where(flat, 0.0, slack)
+    def chord_weights(self, *, mirrored: bool) -> ChordWeights:
+        """The chord's weights on this half of the line, or on its mirror image (ratio 1/r, reference mass P), in logs.
+
+        With p = log r̄ − log r_0 and d = log r_1 − log r_0 the weight of the end at r_1 is (e^p − 1)/(e^d − 1), in the
+        mirrored half (1 − e^−p)/(1 − e^−d); e^d may exceed every float and the weight its smallest.
+        """
+        d, p = self.loss_high - self.loss_low, self.mean_loss - self.loss_low
+        with np.errstate(divide="ignore", invalid="ignore"):
+            whole, above, below = _log1mexp(d), _log1mexp(p), _log1mexp(d - p)
+            error = np.log(self.loss_error)
+            if mirrored:
+                high, low, slack = above - whole, below - p - whole, error - p - whole
+            else:
+                high, low, slack = above + p - d - whole, below - whole, error + p - d - whole
+        flat = d <= 0
+        zero = np.zeros(())
+        return ChordWeights(
+            high=np.where(flat, 0.0, np.minimum(high, zero)),
+            low=np.where(flat, -np.inf, np.minimum(low, zero)),
+            slack=np.where(flat, -np.inf, np.minimum(slack, zero)),
+        )
+
+
+class ChordWeights(NamedTuple):
+    """Logs of the chord's weights at r_1 (`high`) and r_0 (`low`), and of the rounding error of either (`slack`)."""
+
+    high: Array
+    low: Array
+    slack: Array
+
+
+def _log1mexp(x: Array) -> Array:
+    """log(1 − e^−x) for x >= 0."""
+    return np.log(-np.expm1(-x))
 
 
 def largest_loss(mechanism: Mechanism, shift: float) -> float:
     """sup over x of ℓ(x), the Rényi divergence of order ∞ of one coordinate; `inf` if the loss is not bounded."""
     if mechanism.density_shape is DensityShape.LOG_CONVEX_SIDES:
         # log p convex on each side: ℓ rises up to x = 0 and falls after it until t (and is negative beyond t/2).
-        return float(mechanism.log_density(0.0) - mechanism.log_density(shift))
+        return mechanism.loss_at_zero(shift) * (1 + _LOSS_ROUNDING)
     return math.inf
 
 
@@ -119,8 +144,8 @@ def _left_cells(mechanism: Mechanism, shift: Array, distance: Array) -> tuple[Ar
     near, far = distance[:-1], distance[1:]
     loss_high = mechanism.log_density(near) - mechanism.log_density(near + shift)
     loss_low = np.concatenate([loss_high[..., 1:], np.zeros_like(shift)], axis=-1)
-    log_p, error_p = interval_mass(mechanism, near, far)
-    log_q, error_q = interval_mass(mechanism, near + shift, far + shift)
+    log_p, error_p = _mass_above(mechanism, near, far)
+    log_q, error_q = _mass_above(mechanism, near + shift, far + shift)
     log_p, error_p = np.broadcast_to(log_p, log_q.shape), np.broadcast_to(error_p, error_q.shape)
     return log_p, log_q, *_with_rounding(mechanism, near, loss_low, loss_high), error_p + error_q
 
@@ -129,8 +154,8 @@ def _middle_cells(mechanism: Mechanism, shift: Array, x: Array) -> tuple[Array, 
     """Cells x[i] <= x <= x[i+1] of [0, shift/2]; the loss falls with x, to 0 at shift/2."""
     loss = mechanism.log_density(x) - mechanism.log_density(shift - x)
     loss[..., -1] = 0.0
-    log_p, error_p = interval_mass(mechanism, x[..., :-1], x[..., 1:])
-    log_q, error_q = interval_mass(mechanism, shift - x[..., 1:], shift - x[..., :-1])
+    log_p, error_p = _mass_above(mechanism, x[..., :-1], x[..., 1:])
+    log_q, error_q = _mass_above(mechanism, shift - x[..., 1:], shift - x[..., :-1])
     return log_p, log_q, *_with_rounding(mechanism, x[..., :-1], loss[..., 1:], loss[..., :-1]), error_p + error_q
 
 
@@ -140,13 +165,21 @@ def _with_rounding(mechanism: Mechanism, x: Array, loss_low: Array, loss_high: A
     return np.maximum(loss_low - error, 0.0), np.maximum(loss_high, loss_low) + error
 
 
+def _mass_above(mechanism: Mechanism, near: Array, far: Array) -> tuple[Array, Array]:
+    """`interval_mass`, its error cut to what an upper bound needs: no mass exceeds P(X > near)."""
+    mass, error = interval_mass(mechanism, near, far)
+    with np.errstate(invalid="ignore"):
+        room = np.where(np.isfinite(mass), mechanism.log_tail(near) - mass, 0.0)
+    return mass, np.minimum(error, np.maximum(room, _EPS))
+
+
 def interval_mass(mechanism: Mechanism, near: Array, far: Array) -> tuple[Array, Array]:
     """(log P(near < X <= far), rounding error of that log) for 0 <= near < far <= ∞, relatively exact."""
     log_near = mechanism.log_tail(near)
     with np.errstate(invalid="ignore"):
         log_far = np.where(np.isfinite(far), mechanism.log_tail(np.minimum(far, 1e150)), -np.inf)
     drop = log_far - log_near
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", over="ignore"):
         mass = log_near + np.log(-np.expm1(drop))
         error = 4 * _EPS * (1 + np.abs(log_near)) / np.maximum(-np.expm1(drop), 1e-300)
     return mass, np.where(np.isfinite(mass), error, 0.0)

@@ -113,13 +113,13 @@ def _excess(mechanism: Mechanism, orders: Array, times: Array, log_f: Array) -> 
     """How far g may exceed the linear interpolation in s between neighbouring grid shifts, shape (orders, points−1)."""
     rise = np.diff(log_f, axis=1)
     worst = mechanism.log_density(0.0) - mechanism.log_density(times[1:])
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore", invalid="ignore"):
         curvature = (
             orders * (orders - 1) * mechanism.max_score**2 * times[1:]
             * np.exp(mechanism.log_density(0.0) + (orders - 1) * worst - log_f[:, :-1])
         )  # fmt: skip
-    chord = rise**2 / 8 + (_RATIO - 1) / 8 * rise + curvature * np.diff(times) ** 2 / 8
-    return np.minimum(chord, rise) / (orders - 1)
+        chord = rise**2 / 8 + (_RATIO - 1) / 8 * rise + curvature * np.diff(times) ** 2 / 8
+    return np.fmin(chord, rise) / (orders - 1)
 
 
 class _Rows:

@@ -44,10 +44,10 @@ def log_excess(beta: Array, loss: Array, sampling_rate: float) -> Array:
 
 
 def _log_sampled_ratio(loss: Array, z: Array, sampling_rate: float) -> Array:
-    """log(1 − q + q·e^loss); for large losses from the logarithm of its dominant term."""
+    """log(1 − q + q·e^loss); for large losses from the logarithms of its terms."""
     if sampling_rate == 1:
         return loss
-    return np.where(loss > _LARGE, loss + np.log(sampling_rate) + 1e-15, np.log1p(z))
+    return np.where(loss > _LARGE, np.logaddexp(np.log1p(-sampling_rate), loss + np.log(sampling_rate)), np.log1p(z))
 
 
 def renyi_bounds(cells: Cells, orders: Array, *, sampling_rate: float, remove: bool) -> tuple[Array, Array]:
@@ -57,29 +57,26 @@ def renyi_bounds(cells: Cells, orders: Array, *, sampling_rate: float, remove: b
     """
     orders = np.asarray(orders, dtype=np.float64).reshape(-1, *([1] * (cells.log_p.ndim - 1)))
     beta = (orders if remove else 1 - orders)[..., None]
-    middle = cells.mean_loss
-    weight, slack = cells.chord_weight
-    # In the mirrored half the ratio is 1/r and the reference mass P: the chord's weight there is w·r_1/r̄.
-    stretch = np.exp(np.minimum(cells.loss_high - middle, 700.0))
-    mirrored = np.minimum(np.where(weight > 0, weight * stretch, 1.0), 1.0)
-    halves = ((1.0, cells.log_q, weight, slack), (-1.0, cells.log_p, mirrored, slack * stretch))
+    mean_at_least = np.maximum(cells.mean_loss - cells.loss_error, cells.loss_low)
     lower, upper = [], []
-    for sign, log_mass, high_weight, weight_error in halves:
-        at_low = log_excess(beta, sign * cells.loss_low, sampling_rate) + log_mass
-        at_high = log_excess(beta, sign * cells.loss_high, sampling_rate) + log_mass
-        with np.errstate(divide="ignore", invalid="ignore"):
-            upper.append(np.logaddexp(at_low + np.log1p(-high_weight), at_high + np.log(high_weight)))
+    for sign, log_mass in ((1.0, cells.log_q), (-1.0, cells.log_p)):
+        weights = cells.chord_weights(mirrored=sign < 0)
+        most = log_mass + cells.loss_error
+        at_low = log_excess(beta, sign * cells.loss_low, sampling_rate) + most
+        at_high = log_excess(beta, sign * cells.loss_high, sampling_rate) + most
+        upper.append(np.logaddexp(at_low + weights.low, at_high + weights.high))
+        with np.errstate(divide="ignore", invalid="ignore"):  # −∞ − −∞ in branches that `where` drops
             # Rounding may misplace the weight: charge the difference of the ends for it.
             top, bottom = np.maximum(at_low, at_high), np.minimum(at_low, at_high)
             spread = np.log(-np.expm1(np.where(top > bottom, bottom - top, -0.0)))
-            upper.append(np.log(np.minimum(weight_error, 1.0)) + np.where(top > bottom, top, 0.0) + spread)
-        lower.append(log_excess(beta, sign * middle, sampling_rate) + log_mass)
+            upper.append(weights.slack + np.where(top > bottom, top, 0.0) + spread)
+        lower.append(log_excess(beta, sign * mean_at_least, sampling_rate) + log_mass - cells.loss_error)
     low = _log_sum(np.concatenate(lower, axis=-1))
     high = _log_sum(np.concatenate(upper, axis=-1))
-    rounding = 1e-12 + np.max(cells.loss_error, axis=-1)
+    high = np.maximum(high, low)  # out of order by rounding at most
     return (
-        np.logaddexp(0, low - rounding) / (orders - 1) * (1 - 1e-12),
-        np.logaddexp(0, high + rounding) / (orders - 1) * (1 + 1e-12),
+        np.logaddexp(0, low) / (orders - 1) * (1 - 1e-12),
+        np.logaddexp(0, high) / (orders - 1) * (1 + 1e-12),
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ..mechanisms import _validate, from_spec
+from ..mechanisms._json import read_json
 from .api import compose_epsilon
 from .interval import EpsilonInterval
 from .release import Release
@@ -23,7 +24,8 @@ class Ledger:
     """An append-only list of releases, in memory or in a file of JSON lines.
 
     Opening an existing file continues it. A last line without its newline belongs to a record whose writing was
-    interrupted, before its noisy step could be used; it is charged all the same, as a repeat of the line before it.
+    interrupted, before its noisy step could be used; it is charged all the same, as itself if it is whole, else as a
+    repeat of the line before it.
 
     Args:
         path: the file, created if missing; None keeps the ledger in memory only.
@@ -82,26 +84,34 @@ class Ledger:
         return compose_epsilon(releases, delta=delta, accountant=accountant)
 
     def _open(self, path: Path) -> None:
-        if not path.exists() or path.stat().st_size == 0:
+        content = path.read_bytes() if path.exists() else b""
+        if _header_line().startswith(content):  # new, or cut off while its first line was written
             with path.open("wb") as file:
                 _write_line(file, _HEADER)
             return
-        *lines, torn = path.read_bytes().split(b"\n")
+        *lines, torn = content.split(b"\n")
         if not lines or _read_json(path, 1, lines[0]) != _HEADER:
             raise ValueError(f"{path}, line 1: expected the ledger header {json.dumps(_HEADER)}")
         for number, line in enumerate(lines[1:], start=2):
             self._add(_from_json(path, number, _read_json(path, number, line)))
         if torn:
-            self._mend(path, len(torn))
+            self._mend(path, torn, number=len(lines) + 1)
 
-    def _mend(self, path: Path, torn_bytes: int) -> None:
-        """Cut the torn last line off and charge the kind of release before it once more."""
+    def _mend(self, path: Path, torn: bytes, *, number: int) -> None:
+        """Charge the last line: as itself if it is whole but for its newline, else as a repeat of the one before it."""
+        try:
+            entry = _from_json(path, number, _read_json(path, number, torn))
+        except ValueError:
+            entry = self._last
         with path.open("r+b") as file:
-            file.truncate(path.stat().st_size - torn_bytes)
+            file.truncate(path.stat().st_size - len(torn))
             os.fsync(file.fileno())
-        if self._last is not None:
-            release, clipping_norm, divisor = self._last
-            self.record(release, clipping_norm=clipping_norm, divisor=divisor)
+        if entry is not None:
+            self.record(entry[0], clipping_norm=entry[1], divisor=entry[2])
+
+
+def _header_line() -> bytes:
+    return json.dumps(_HEADER).encode() + b"\n"
 
 
 def _write_line(file: BinaryIO, document: Mapping[str, Any]) -> None:
@@ -125,7 +135,7 @@ def _to_json(release: Release, clipping_norm: float, divisor: float) -> dict[str
 
 def _read_json(path: Path, number: int, line: bytes) -> Any:
     try:
-        return json.loads(line)
+        return read_json(line)
     except ValueError as error:
         raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
 

@@ -73,7 +73,9 @@ def sampled_loss(loss: float, rate: float) -> float:
     """Order ∞ after sampling: remove gives log(1−q+q·e^loss); add, −log(1−q+q·e^−loss), is not larger."""
     if rate == 1 or math.isinf(loss):
         return loss
-    return math.log1p(rate * math.expm1(loss)) if loss < 300 else loss + math.log(rate) + 1e-15
+    if loss < 300:
+        return math.log1p(rate * math.expm1(loss)) * (1 + 1e-14)
+    return float(np.logaddexp(math.log1p(-rate), loss + math.log(rate))) * (1 + 1e-14)
 
 
 def _binomial_sum(base: Callable[[Array], Array], sampling_rate: float, order: int) -> float:

@@ -10,6 +10,7 @@ from ..mechanisms import Mechanism, _validate
 ADD_OR_REMOVE_ONE = "add_or_remove_one"
 REPLACE_ONE = "replace_one"
 REPLACE_SPECIAL = "replace_special"
+_MOST_STEPS = 10**18
 ADJACENCIES = (ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL)
 
 
@@ -37,7 +38,8 @@ class Release:
     def __post_init__(self) -> None:
         if not isinstance(self.mechanism, Mechanism):
             raise ValueError(f"expected mechanism to be a Mechanism, got mechanism={self.mechanism!r}")
-        _validate.integer("steps", self.steps, minimum=0)
+        if _validate.integer("steps", self.steps, minimum=0) > _MOST_STEPS:
+            raise ValueError(f"expected steps <= {_MOST_STEPS:.0e}, got steps={self.steps}")
         _validate.unit_interval("sampling_rate", self.sampling_rate)
         _validate.one_of("adjacency", self.adjacency, ADJACENCIES)
         _check_dimension(self.dimension, self.mechanism)

@@ -59,49 +59,73 @@ def _hockey_stick(event: Event, epsilon: float) -> tuple[float, float]:
     """Bounds of log H_{e^ε}(P‖Q), unsampled, ε >= 0."""
     mechanism, shift = event.mechanism, event.shift
     if mechanism.isotropic:
-        value = gaussian.log_delta(epsilon, shift * math.sqrt(mechanism.fisher_information))
-        margin = 1e-12 * max(1.0, abs(value)) if math.isfinite(value) else 0.0
-        return value - margin, value + margin
+        return gaussian.log_delta_bounds(epsilon, shift * math.sqrt(mechanism.fisher_information))
     require_log_convex_sides(mechanism, "scalar hockey stick")
-    ends = _level_set(event, epsilon)
-    if ends is None:
+    room = largest_loss(mechanism, shift) - epsilon
+    if room <= 0:
         return -math.inf, -math.inf
-    return _excess_mass(event, epsilon, *ends)
+    ceiling = math.log(min(room, 1.0))  # H <= P(A)·(1 − e^{ε − ℓ_max}) <= ℓ_max − ε
+    rounding = _loss_rounding(event)
+    outer = _level_set(event, epsilon - 2 * rounding)
+    if outer is None:  # the set is narrower than rounding
+        return -math.inf, ceiling
+    lower, upper = _excess_mass(event, epsilon, *outer)
+    upper = float(np.logaddexp(upper, math.log(4 * rounding) + _log_rim(event, epsilon + 2 * rounding, outer)))
+    return min(lower, ceiling), min(upper, ceiling)
 
 
 def _loss(event: Event, x: float) -> float:
     return float(event.mechanism.log_density(x) - event.mechanism.log_density(x - event.shift))
 
 
+def _loss_rounding(event: Event) -> float:
+    """Bound on the rounding error of a computed loss."""
+    ends = np.abs(event.mechanism.log_density(np.array([0.0, event.shift])))
+    return 4e-16 * (2 + 2 * float(np.sum(ends)))
+
+
 def _level_set(event: Event, epsilon: float) -> tuple[float, float] | None:
-    """(a, b) with {ℓ >= ε} = (−a, b), a possibly infinite; None if empty."""
+    """(a, b) with {computed ℓ >= ε} = (−a, b), a possibly infinite; None if empty."""
     if _loss(event, 0.0) <= epsilon:
         return None
-    right = bracketed_root(lambda x: _loss(event, x) - epsilon, 0.0, event.shift / 2)
+    if _loss(event, event.shift / 2) >= epsilon:
+        right = event.shift / 2
+    else:
+        right = bracketed_root(lambda x: _loss(event, x) - epsilon, 0.0, event.shift / 2)
     reach = event.mechanism.scale_hint
     while _loss(event, -reach) > epsilon:
         reach *= 2
-        if not math.isfinite(float(event.mechanism.log_tail(reach))) or reach > 1e250:
+        if float(event.mechanism.log_tail(reach)) < -1e4 or reach > 1e150:
             return math.inf, right
     return bracketed_root(lambda a: _loss(event, -a) - epsilon, 0.0, reach), right
+
+
+def _log_rim(event: Event, epsilon: float, outer: tuple[float, float]) -> float:
+    """log P of the outer set without the inner one; the true level set lies between them.
+
+    |ℓ − ε| is a rounding there, so using the outer set for the true one misplaces at most (4·rounding)·(this mass).
+    """
+    inner = _level_set(event, epsilon) or (0.0, 0.0)
+    rims = [(near, far) for near, far in zip(inner, outer, strict=True) if far > near]
+    masses = [float(interval_mass(event.mechanism, np.asarray(near), np.asarray(far))[0]) for near, far in rims]
+    return float(np.logaddexp.reduce(masses)) if masses else -math.inf
 
 
 def _excess_mass(event: Event, epsilon: float, a: float, b: float) -> tuple[float, float]:
     """Bounds of log(P(−a, b) − e^ε·Q(−a, b)), from P·(1 − e^{ε − log(P/Q)}) and the rounding of log(P/Q)."""
     mechanism, shift = event.mechanism, event.shift
     parts_p = [interval_mass(mechanism, np.zeros(()), np.asarray(end)) for end in (a, b) if end > 0]
-    parts_q = [
-        interval_mass(mechanism, np.asarray(near), np.asarray(far))
-        for near, far in ((shift - b, shift), (shift, shift + a))
-        if far > near
-    ]
+    shifted = ((shift - b, shift), (shift, shift + a))
+    parts_q = [interval_mass(mechanism, np.asarray(near), np.asarray(far)) for near, far in shifted if far > near]
+    if not parts_p or not parts_q:
+        return -math.inf, math.inf
     log_p, error_p = _total(parts_p)
     log_q, error_q = _total(parts_q)
     if math.isinf(log_p) or math.isinf(log_q):  # a level set narrower than rounding
-        return -math.inf, log_p + error_p
+        return -math.inf, math.inf
     error = error_p + error_q + 1e-15
     gain = log_p - log_q - epsilon
-    return _log_drop(log_p - error_p, gain - error), _log_drop(log_p + error_p, gain + error)
+    return _log_drop(log_p - error_p, gain - error), _log_drop(log_p + error_p, max(gain + error, error))
 
 
 def _total(parts: list) -> tuple[float, float]:

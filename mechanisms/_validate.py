@@ -10,7 +10,12 @@ def real(name: str, value: object) -> float:
     """Return `value` as a float; booleans, strings and NaN are refused."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise ValueError(f"expected {name} to be a real number, got {name}={value!r}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        raise ValueError(
+            f"expected {name} to be within the range of a float, got a number of {len(str(value))} digits"
+        ) from None
     if math.isnan(number):
         raise ValueError(f"expected {name} to be a number, got {name}=nan")
     return number
@@ -29,6 +34,14 @@ def positive(name: str, value: object) -> float:
     number = finite(name, value)
     if number <= 0:
         raise ValueError(f"expected {name} > 0, got {name}={value}")
+    return number
+
+
+def length(name: str, value: object) -> float:
+    """Return `value` as a scale between 1e-100 and 1e100: beyond these, products of scales leave the floats."""
+    number = positive(name, value)
+    if not 1e-100 <= number <= 1e100:
+        raise ValueError(f"expected 1e-100 <= {name} <= 1e100, got {name}={value}")
     return number
 
 

@@ -137,6 +137,13 @@ class Mechanism(abc.ABC):
         step = 1e-6 * np.maximum(x, 1e-3 * self.scale_hint)
         return np.abs(self.log_density(x + step) - self.log_density(x - step)) / (2 * step)
 
+    def loss_at_zero(self, shift: float) -> float:
+        """log p(0)/p(shift) for `shift` >= 0, the largest loss where the sides are log-convex (natural log).
+
+        A family overrides this difference of logarithms wherever it can keep the relative precision of small shifts.
+        """
+        return float(self.log_density(0.0) - self.log_density(shift))
+
     @property
     def max_score(self) -> float:
         """sup over x of |d log p / dx|, in units of 1/C; `inf` where it is not bounded (the Gaussian)."""

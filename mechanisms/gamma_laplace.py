@@ -34,7 +34,8 @@ class GammaLaplace(Mechanism):
 
     def __post_init__(self) -> None:
         _validate.positive("shape", self.shape)
-        _validate.positive("scale", self.scale)
+        _validate.length("scale", self.scale)
+        _validate.length("1/(shape*scale)", 1 / (self.shape * self.scale) if self.shape * self.scale else math.inf)
 
     def log_density(self, x: ArrayLike) -> NDArray[np.float64]:
         distance = np.abs(np.asarray(x, dtype=np.float64))
@@ -73,6 +74,9 @@ class GammaLaplace(Mechanism):
 
     def score(self, x: ArrayLike) -> NDArray[np.float64]:
         return (self.shape + 1) * self.scale / (1 + self.scale * np.asarray(x, dtype=np.float64))
+
+    def loss_at_zero(self, shift: float) -> float:
+        return (self.shape + 1) * math.log1p(self.scale * shift)
 
     @property
     def max_score(self) -> float:

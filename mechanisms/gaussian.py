@@ -34,7 +34,7 @@ class Gaussian(Mechanism):
     closed_renyi = True
 
     def __post_init__(self) -> None:
-        _validate.positive("noise_multiplier", self.noise_multiplier)
+        _validate.length("noise_multiplier", self.noise_multiplier)
 
     def log_density(self, x: ArrayLike) -> NDArray[np.float64]:
         z = np.asarray(x, dtype=np.float64) / self.noise_multiplier

@@ -30,7 +30,7 @@ class Laplace(Mechanism):
     closed_renyi = True
 
     def __post_init__(self) -> None:
-        _validate.positive("scale", self.scale)
+        _validate.length("scale", self.scale)
 
     def log_density(self, x: ArrayLike) -> NDArray[np.float64]:
         return -np.abs(np.asarray(x, dtype=np.float64)) / self.scale - math.log(2 * self.scale)
@@ -62,6 +62,9 @@ class Laplace(Mechanism):
 
     def score(self, x: ArrayLike) -> NDArray[np.float64]:
         return np.full_like(np.asarray(x, dtype=np.float64), 1 / self.scale)
+
+    def loss_at_zero(self, shift: float) -> float:
+        return shift / self.scale
 
     @property
     def max_score(self) -> float:

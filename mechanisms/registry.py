@@ -6,12 +6,12 @@ A new family is one file and one line in `FAMILIES`.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from . import _validate
+from ._json import read_json
 from .base import SPEC_FORMAT, Mechanism
 from .gamma_laplace import GammaLaplace
 from .gaussian import Gaussian
@@ -76,7 +76,7 @@ def parse(text: str) -> Mechanism:
 def load(path: str | Path) -> Mechanism:
     """The noise in a JSON file: a noise document, or a search result with its best noise first."""
     try:
-        document = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = read_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(f"cannot read the noise file {str(path)!r}: {error.strerror}") from error
     except ValueError as error:
@@ -91,7 +91,7 @@ def _first_result(document: Any) -> Any:
     if not (isinstance(document, dict) and "results" in document):
         return document
     results = document["results"]
-    if not isinstance(results, list) or not results or "mechanism" not in results[0]:
+    if not (isinstance(results, list) and results and isinstance(results[0], dict) and "mechanism" in results[0]):
         raise ValueError("expected the field 'results' to be a non-empty list of objects with a 'mechanism'")
     return results[0]["mechanism"]
 

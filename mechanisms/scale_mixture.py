@@ -72,6 +72,8 @@ class ScaleMixture(Mechanism):
                 raise ValueError(f"expected uniform_low <= uniform_high, got uniform_low={low}, uniform_high={high}")
         if not any(getattr(self, weight) for weight in _TERMS):
             raise ValueError("expected at least one weight > 0, got gamma_weight=exponential_weight=uniform_weight=0")
+        with np.errstate(over="ignore", invalid="ignore"):
+            _validate.length("E[u]", self.mean_inverse_scale)
 
     def _check_term(self, weight: str, parameters: tuple[str, ...]) -> None:
         present = _validate.non_negative(weight, getattr(self, weight)) > 0
@@ -140,6 +142,15 @@ class ScaleMixture(Mechanism):
         s = np.abs(np.asarray(x, dtype=np.float64))
         mean = self._mean(s)
         return mean + self._spread(s) / mean
+
+    def loss_at_zero(self, shift: float) -> float:
+        """−K(−s) + log K′(0)/K′(−s), the second from the fall of K′, term by term, so that small shifts keep digits."""
+        s = np.asarray(shift, dtype=np.float64)
+        _, width = self.uniform_term()
+        fall = width * _uniform_mean_fall(width * s)
+        for exponent, length in self.power_terms():
+            fall = fall + exponent * length * (length * s / (1 + length * s))
+        return float(-self.log_mgf(s) + np.log1p(fall / self._mean(s)))
 
     @property
     def max_score(self) -> float:
@@ -212,6 +223,13 @@ def _uniform_mean(z: NDArray[np.float64]) -> NDArray[np.float64]:
     is_small, t, safe = _split(z)
     series = 0.5 - t / 12 + t**3 / 720 - t**5 / 30240
     return np.where(is_small, series, 1 / safe + np.exp(-safe) / np.expm1(-safe))
+
+
+def _uniform_mean_fall(z: ArrayLike) -> NDArray[np.float64]:
+    """1/2 less that mean, without cancellation for small z."""
+    is_small, t, safe = _split(z)
+    series = t / 12 - t**3 / 720 + t**5 / 30240
+    return np.where(is_small, series, 0.5 - 1 / safe - np.exp(-safe) / np.expm1(-safe))
 
 
 def _uniform_variance(z: NDArray[np.float64]) -> NDArray[np.float64]:
