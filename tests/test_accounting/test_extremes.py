@@ -131,6 +131,6 @@ def test_values_beyond_the_floats_are_refused_by_name(build, message):
 
 def test_no_warning_and_no_error_at_the_corners():
     for noise in (Laplace(1e-100), Laplace(1e100), GammaLaplace(2.0, 1e90), Gaussian(1e-100), Gaussian(1e100)):
-        for steps, rate, dimension in ((1, 1.0, 1), (3, 0.5, 1), (3, 1.0, 2)):
+        for steps, rate, dimension in ((1, 1.0, 1), (3, 0.5, 1)):
             value = epsilon(noise, delta=0.99, steps=steps, sampling_rate=rate, dimension=dimension)
             assert 0 <= value.lower <= value.upper
