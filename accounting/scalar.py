@@ -18,6 +18,7 @@ import math
 
 import numpy as np
 
+from ..mechanisms import Mechanism
 from . import gaussian
 from ._roots import bracketed_root
 from .cells import interval_mass, largest_loss, require_log_convex_sides
@@ -114,10 +115,9 @@ def _log_rim(event: Event, epsilon: float, outer: tuple[float, float]) -> float:
 def _excess_mass(event: Event, epsilon: float, a: float, b: float) -> tuple[float, float]:
     """Bounds of log(P(−a, b) − e^ε·Q(−a, b)), from P·(1 − e^{ε − log(P/Q)}) and the rounding of log(P/Q)."""
     mechanism, shift = event.mechanism, event.shift
-    parts_p = [interval_mass(mechanism, np.zeros(()), np.asarray(end)) for end in (a, b) if end > 0]
-    shifted = ((shift - b, shift), (shift, shift + a))
-    parts_q = [interval_mass(mechanism, np.asarray(near), np.asarray(far)) for near, far in shifted if far > near]
-    if not parts_p or not parts_q:
+    parts_p = [_mass(mechanism, 0.0, width, width) for width in (a, b) if width > 0]
+    parts_q = [_mass(mechanism, near, near + width, width) for near, width in ((shift - b, b), (shift, a)) if width > 0]
+    if not parts_p:
         return -math.inf, math.inf
     log_p, error_p = _total(parts_p)
     log_q, error_q = _total(parts_q)
@@ -126,6 +126,17 @@ def _excess_mass(event: Event, epsilon: float, a: float, b: float) -> tuple[floa
     error = error_p + error_q + 1e-15
     gain = log_p - log_q - epsilon
     return _log_drop(log_p - error_p, gain - error), _log_drop(log_p + error_p, max(gain + error, error))
+
+
+def _mass(mechanism: Mechanism, near: float, far: float, width: float) -> tuple[float, float]:
+    """(log P(near < X <= far), its error): from the tails, or, where they cancel, from width·density (which falls)."""
+    mass, error = (float(value) for value in interval_mass(mechanism, np.asarray(near), np.asarray(far)))
+    if math.isfinite(width):
+        high, low = (float(mechanism.log_density(x)) + math.log(width) for x in (near, far))
+        half = 0.5 * (high - low) + 1e-15 * (2 + abs(high))
+        if math.isinf(mass) or half < error:
+            return 0.5 * (high + low), half
+    return mass, error
 
 
 def _total(parts: list) -> tuple[float, float]:

@@ -103,23 +103,23 @@ def hockey_stick(t, epsilon, cell):
     mass = 1 - 0.5 * math.exp(log_tail_and_score(right, k, g1, g3, low, width)[0])
     if left > -np.inf:
         mass -= 0.5 * math.exp(log_tail_and_score(-left, k, g1, g3, low, width)[0])
-    return mass - _scaled_mass(t - right, t - left, epsilon, cell)
+    return mass - _scaled_mass(t - right, t - left, right - left, epsilon, cell)
 
 
 @njit()
-def _scaled_mass(near, far, log_scale, cell):
-    """e^log_scale · P(near < X < far), far possibly infinite.
+def _scaled_mass(near, far, length, log_scale, cell):
+    """e^log_scale · P(near < X < far), far possibly infinite; `length` is far − near before rounding.
 
     Where the two tails agree to most digits (a short interval far out) by Simpson's rule, whose relative error is of
     order ((far − near)/near)^4/2880.
     """
     k, g1, g3, low, width = cell
-    if far - near < 1e-3 * near:
+    if length < 1e-3 * near:
         middle = 0.5 * (near + far)
         total = math.exp(log_scale + log_density(near, k, g1, g3, low, width))
         total += 4 * math.exp(log_scale + log_density(middle, k, g1, g3, low, width))
         total += math.exp(log_scale + log_density(far, k, g1, g3, low, width))
-        return (far - near) / 6 * total
+        return length / 6 * total
     total = 0.5 * math.exp(log_scale + log_tail_and_score(near, k, g1, g3, low, width)[0])
     if far < np.inf:
         total -= 0.5 * math.exp(log_scale + log_tail_and_score(far, k, g1, g3, low, width)[0])
