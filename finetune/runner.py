@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import __version__
-from ..accounting import EpsilonInterval, calibrate, epsilon
+from ..accounting import EpsilonInterval, calibrate, epsilon, rounded_up
 from ..mechanisms import Gaussian, Mechanism, from_spec
 from .checkpoint import Checkpoint
 from .evaluate import accuracy
@@ -153,7 +153,8 @@ def check_noise(recipe: Recipe, mechanism: Mechanism, dimension: int) -> Epsilon
     if not interval.upper <= settings.epsilon:
         raise ValueError(
             f"expected a noise with proven epsilon <= {settings.epsilon:g} (privacy.epsilon) over {settings.steps} "
-            f"steps in dimension {dimension}, got {interval.upper:.4f} from {mechanism}; calibrate it for this run"
+            f"steps in dimension {dimension}, got {rounded_up(interval.upper)} from {mechanism}; "
+            "calibrate it for this run"
         )
     return interval
 
@@ -298,7 +299,7 @@ class _Run:
         upper = self.history[-1][2]
         if not isinstance(self.training, PrivateTraining):
             return "no privacy"
-        text = f"ε <= {math.inf if upper is None else upper:.4f} at δ = {self.recipe.privacy.delta:g}"
+        text = f"ε <= {rounded_up(math.inf if upper is None else upper)} at δ = {self.recipe.privacy.delta!r}"
         return f"{text} (SEEDED: not private)" if self.training.seeded else text
 
     # ---- checkpoints --------------------------------------------------------------------------------------------
@@ -342,10 +343,10 @@ class _Run:
             raise ValueError(f"the checkpoint {self.checkpoint.path} is damaged: {error} is missing") from error
         again = self.training.ledger.steps - self.done
         _LOG.warning(
-            "resumed at step %d; %d steps taken after it are taken and charged again, ε <= %.4f so far",
+            "resumed at step %d; %d steps taken after it are taken and charged again, ε <= %s so far",
             self.done,
             again,
-            self.training.epsilon(delta=self.recipe.privacy.delta).upper,
+            rounded_up(self.training.epsilon(delta=self.recipe.privacy.delta).upper),
         )
 
     def _seconds(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from pathlib import Path
 
@@ -22,8 +23,9 @@ def plot_densities(result: SearchResult, path: str | Path | None = None, *, coun
     mechanisms = _distinct_mechanisms(result, count)
     reach = 2 * max(float(-m.quantile(0.01)) for m in mechanisms.values())
     x = np.linspace(-reach, reach, 1201)
-    for label, mechanism in mechanisms.items():
-        axes.semilogy(x, np.exp(mechanism.log_density(x)), label=label, linewidth=1.4)
+    styles = itertools.cycle(("-", "--", "-.", ":"))  # noises may coincide
+    for (label, mechanism), style in zip(mechanisms.items(), styles, strict=False):
+        axes.semilogy(x, np.exp(mechanism.log_density(x)), label=label, linewidth=1.6, linestyle=style)
     axes.set_ylim(bottom=max(min(float(np.exp(m.log_density(reach))) for m in mechanisms.values()), 1e-12))
     axes.set_xlabel("noise x per coordinate [C]")
     axes.set_ylabel("density [1/C]")

@@ -15,7 +15,7 @@ from typing import Any, final
 
 from rich.table import Table
 
-from ..accounting import EpsilonInterval
+from ..accounting import EpsilonInterval, rounded_down, rounded_up
 from ..mechanisms import Mechanism, from_spec
 from .problem import Problem
 
@@ -173,7 +173,13 @@ def _title(problem: Problem) -> str:
 
 def _cells(entry: SearchEntry) -> tuple[str, ...]:
     low, _, high = entry.epsilon
-    return _inline(entry.mechanism), f"{entry.cost:.5g}", f"{entry.ratio:.4f}", f"{low:.4f}", f"{high:.4f}"
+    return (
+        _inline(entry.mechanism),
+        f"{entry.cost:.5g}",
+        f"{entry.ratio:.4f}",
+        rounded_down(low, 4),
+        rounded_up(high, 5),
+    )
 
 
 def _inline(mechanism: Mechanism) -> str:
