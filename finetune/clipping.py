@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from .factored import FactoredGradient, squared_norm, squared_norm_error
+from .factored import FactoredGradient, squared_norm, squared_norm_error, sum_error
 from .layer_rules import LAYER_RULES, LayerRule
 from .noise import ClippedSum
 from .support import TrainableLayer, trainable_layers, trainable_parameters
@@ -50,6 +50,15 @@ class _Call:
     inputs: Tensor | None
     inputs_version: int
     output_grads: Tensor | None = None
+    output_shape: tuple[int, ...] = ()
+
+    def is_square(self, batch_size: int) -> bool:
+        """Whether another axis of the output, the last one aside, is as long as the batch."""
+        return batch_size in self.output_shape[1:-1]
+
+    def reaches_other_examples(self) -> bool:
+        """Whether any example but the first got a gradient."""
+        return self.output_grads is not None and bool((self.output_grads[1:].nan_to_num() != 0).any())
 
     def gradients(self) -> dict[str, FactoredGradient]:
         """By local parameter name. Raises ValueError naming the layer if its input has been overwritten since."""
@@ -79,6 +88,8 @@ class Recording:
         self.batch_size = batch_size
         self.calls: list[_Call] = []
         self.done = False
+        self.closed = False
+        self.clipped: tuple[dict[str, list[FactoredGradient]], Tensor] | None = None
         self.per_example_norms: Tensor | None = None
 
     def backward(self, losses: Tensor) -> None:
@@ -87,25 +98,33 @@ class Recording:
         `losses` has shape (B,): one loss per example, each a function of that example alone. A token-level loss is
         first reduced over the example's own valid tokens. Raises ValueError for any other shape.
         """
-        if self.done:
-            raise RuntimeError("backward(losses) was already called in this record(); open a new one per microbatch")
+        if self.done or self.closed:
+            raise RuntimeError("backward(losses) goes once into each record(), inside it; open one per microbatch")
+        self._clipping.check_unchanged()
         self._check_losses(losses)
         self.done = True
-        self._clipping._backward(losses)
+        with torch.autocast(losses.device.type, enabled=False):  # half precision would void every rounding bound
+            self._clipping._refuse_mixed_examples(self, losses)
+            self._clipping._backward(losses.sum())
+            self._clip()
+
+    def _clip(self) -> None:
+        """Norms and clip factors from what the backward pass left in the calls."""
         gradients = self._by_parameter()
         if not gradients:
-            self.per_example_norms = losses.new_zeros(self.batch_size, dtype=torch.float32)
-            self._clipping.clipped_sum.add({}, self.per_example_norms)
+            self.per_example_norms = torch.zeros(self.batch_size)
+            self.clipped = {}, self.per_example_norms
             return
         squares = {name: squared_norm(parts) for name, parts in gradients.items()}
         errors = {name: squared_norm_error(parts) for name, parts in gradients.items()}
         total, error = _total(squares), _total(errors)
         self.per_example_norms = total.clamp(min=0).sqrt()  # NaN stays NaN
-        bounds = (total.clamp(min=0) + error).sqrt()
+        realised = _total({name: sum_error(parts) for name, parts in gradients.items()})
+        bounds = (total.clamp(min=0) + error).sqrt() + realised.to(total.dtype)
         finite = torch.isfinite(bounds)
         if not bool(finite.all()):  # such an example contributes exactly zero
             gradients = {name: [part.keep(finite) for part in parts] for name, parts in gradients.items()}
-        self._clipping.clipped_sum.add(gradients, clip_factors(bounds, self._clipping.clipping_norm))
+        self.clipped = gradients, clip_factors(bounds, self._clipping.clipping_norm)
 
     def _check_losses(self, losses: Tensor) -> None:
         shape = tuple(losses.shape)
@@ -126,7 +145,7 @@ class Recording:
                 continue
             for local_name, part in call.gradients().items():
                 name = self._clipping.name_of(call.layer.parameters[local_name])
-                gradients.setdefault(name, []).append(part)
+                gradients.setdefault(name, []).append(part.without_underflow())
         self.calls.clear()
         return gradients
 
@@ -153,6 +172,7 @@ class GhostClipping:
         self._names = {id(parameter): name for name, parameter in self.parameters.items()}
         self.clipped_sum = ClippedSum(self.parameters)
         self._recording: Recording | None = None
+        self._probed: set[bool] = set()
 
     @property
     def dimension(self) -> int:
@@ -199,15 +219,17 @@ class GhostClipping:
             for layer in self.layers:
                 handles += self._attach(layer, recording)
             yield recording
-            if not recording.done:
+            if recording.clipped is None:
                 raise RuntimeError("record() ended without backward(losses): these examples would be lost")
-            _check_buffers(versions)
+            _check_buffers(versions, dict(self.model.named_buffers()))
+            self.clipped_sum.add(*recording.clipped)  # only now: a block that failed leaves nothing behind
         finally:
             for handle in handles:
                 handle.remove()
             for parameter in self.parameters.values():
                 parameter.requires_grad_(True)
             recording.calls.clear()
+            recording.clipped, recording.closed = None, True
             self._recording = None
 
     def _attach(self, layer: TrainableLayer, recording: Recording) -> list[RemovableHandle]:
@@ -226,11 +248,35 @@ class GhostClipping:
 
         return [
             layer.module.register_forward_pre_hook(before, with_kwargs=True),
-            layer.module.register_forward_hook(after, with_kwargs=True, always_call=True),
+            # Before any hook of the user's: the rule belongs to the layer's own output.
+            layer.module.register_forward_hook(after, with_kwargs=True, always_call=True, prepend=True),
         ]
 
-    def _backward(self, losses: Tensor) -> None:
-        """Back-propagate the sum of the losses; refuse parameters that autograd reached past their layer.
+    def _refuse_mixed_examples(self, recording: Recording, losses: Tensor) -> None:
+        """Back-propagate one example's loss alone: no other example may get a gradient at any layer.
+
+        Done for the first microbatch of two or more, and once more for the first in which another axis is as long as
+        the batch (there a layout with the batch elsewhere passes every check of shapes).
+        """
+        square = any(call.is_square(recording.batch_size) for call in recording.calls)
+        if recording.batch_size < 2 or square in self._probed:
+            return
+        self._probed.add(square)
+        count = len(recording.calls)
+        self._backward(losses[0], retain_graph=True)
+        mixed = sorted({call.layer.label for call in recording.calls if call.reaches_other_examples()})
+        del recording.calls[count:]  # what reentrant checkpointing recomputed; it will do so again
+        for call in recording.calls:
+            call.output_grads = None
+        if mixed:
+            raise ValueError(
+                f"the loss of one example depends on other examples at {', '.join(mixed)}: its contribution cannot be "
+                "bounded; put the batch on the first axis everywhere, and mix no examples (batch statistics, "
+                "contrastive losses, a mean over the batch)"
+            )
+
+    def _backward(self, loss: Tensor, *, retain_graph: bool = False) -> None:
+        """Back-propagate; refuse parameters that autograd reached past their layer.
 
         A parameter requires a gradient everywhere but inside its own layer, so one that receives a gradient here was
         used elsewhere, where no rule sees it.
@@ -239,7 +285,7 @@ class GhostClipping:
         for parameter in self.parameters.values():
             parameter.grad = None
         try:
-            losses.sum().backward()
+            loss.backward(retain_graph=retain_graph)
             outside = [name for name, parameter in self.parameters.items() if parameter.grad is not None]
         finally:
             for name, parameter in self.parameters.items():
@@ -265,11 +311,12 @@ def _record_call(layer: TrainableLayer, recording: Recording, inputs: Tensor, ou
     if not result.requires_grad:  # nothing trainable below: let the gradient reach this output
         result = result.detach().requires_grad_(True).clone()  # a clone may be changed in place, a leaf may not
     if result.shape[0] != recording.batch_size:
-        result = _one_per_example(layer, result, recording.batch_size)
+        result = _one_per_example(layer, inputs, result, recording.batch_size)
         if call.inputs is not None:
             call.inputs = call.inputs.expand(recording.batch_size, *call.inputs.shape[1:])
     result, source = _hookable(result)
     shape = result.shape
+    call.output_shape = tuple(shape)
 
     def catch(gradient: Tensor) -> None:
         call.output_grads = gradient.detach().reshape(shape)
@@ -279,11 +326,15 @@ def _record_call(layer: TrainableLayer, recording: Recording, inputs: Tensor, ou
     return None if result is output else result
 
 
-def _one_per_example(layer: TrainableLayer, output: Tensor, batch_size: int) -> Tensor:
-    """Broadcast an output that all examples share, so that each gets its own gradient; refuse any other size."""
-    if output.shape[0] != 1 or output.dim() < 2:
+def _one_per_example(layer: TrainableLayer, inputs: Tensor, output: Tensor, batch_size: int) -> Tensor:
+    """Broadcast what all examples share, so that each gets its own gradient; refuse any other size.
+
+    Only integer inputs (position ids) can be shared: a tensor of floats with one row may hold the data of many.
+    """
+    if output.shape[0] != 1 or output.dim() < 2 or inputs.is_floating_point():
         raise ValueError(
-            f"{layer.label}: expected an output with the {batch_size} examples (or 1, for all) on the first axis, got "
+            f"{layer.label}: expected an output with the {batch_size} examples on the first axis (or 1, for ids that "
+            "all examples share), got "
             f"shape {tuple(output.shape)}; do not flatten examples and positions into one axis before a layer, and "
             "take the batch size from the microbatch (Poisson batches vary in size)"
         )
@@ -310,8 +361,11 @@ def _is_plain(base: Tensor, view: Tensor) -> bool:
     return base.is_contiguous() and view.is_contiguous() and base.data_ptr() == view.data_ptr()
 
 
-def _check_buffers(versions: Mapping[str, tuple[Tensor, int]]) -> None:
-    changed = [name for name, (buffer, version) in versions.items() if buffer._version != version]
+def _check_buffers(versions: Mapping[str, tuple[Tensor, int]], now: Mapping[str, Tensor]) -> None:
+    kept = {
+        name for name, (buffer, version) in versions.items() if now.get(name) is buffer and buffer._version == version
+    }
+    changed = sorted((set(versions) | set(now)) - kept)
     if changed:
         raise ValueError(
             f"the forward pass wrote to the buffers {', '.join(changed)}: they carry data that no noise protects; "

@@ -11,19 +11,23 @@ from __future__ import annotations
 
 import abc
 import dataclasses
-import math
 from typing import final
 
 import torch
 from torch import Tensor
 
 _CHUNK_ELEMENTS = 2**24  # elements of instantiated gradients held at a time (64 MiB in float32)
-_ROUNDING_LAMBDA = 8.0  # see `FactoredGradient.rounding`
+_SMALLEST_POWER = 0.4  # of the smallest float: factors below it would underflow when they are squared
 
 
 def at_least_float32(tensor: Tensor) -> Tensor:
     """The tensor in float32 or wider: half precision is never accumulated in half precision."""
     return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _sum_of_norms(norms: Tensor) -> Tensor:
+    """Σ over positions (B, T), added in float64: error bounds rest on it, so small terms must not be lost in it."""
+    return norms.sum(dim=1, dtype=torch.float64).to(norms.dtype)
 
 
 class FactoredGradient(abc.ABC):
@@ -67,11 +71,29 @@ class FactoredGradient(abc.ABC):
     def rounding(self) -> float:
         """r such that the computed squared norm errs by at most r · magnitude².
 
-        An inner product of n terms errs by less than λ·√n·u·Σ|x_j·y_j| with probability at least
-        1 − 2n·exp(−λ²/2) (Higham and Mary 2019, theorem 2.4; u the unit roundoff); λ = 8 leaves 2.6e-14·n.
-        It matters where the terms of a sum over positions cancel: there the norm is small and its error is not.
+        An inner product of n terms errs by at most n·u·Σ|x_j·y_j| to first order, in every order of summation (Higham
+        2002, section 3.1; u the unit roundoff); a record may be chosen so that roundings do not average out, so no
+        probabilistic bound is used. It matters where the terms of a sum over positions cancel: there the norm is
+        small and its error is not.
         """
-        return _ROUNDING_LAMBDA * math.sqrt(self.dot_length) * self._unit_roundoff()
+        return 2 * (self.dot_length + 8) * self._unit_roundoff()
+
+    @abc.abstractmethod
+    def largest_factors(self) -> list[Tensor]:
+        """The largest magnitude in each factor, per example: tensors of shape (B,)."""
+
+    def without_underflow(self) -> FactoredGradient:
+        """The same gradients, zero for examples whose factors are so small that their squares would underflow.
+
+        Such a gradient is far below the resolution of the sum; a norm of 0 computed for it would leave it unclipped.
+        """
+        factors = self.largest_factors()
+        product = factors[0]
+        for factor in factors[1:]:
+            product = product * factor
+        smallest = torch.finfo(product.dtype).tiny ** _SMALLEST_POWER
+        small = torch.stack([*(factor < smallest for factor in factors), product < smallest]).any(dim=0)
+        return self.keep(~small) if bool(small.any()) else self
 
     @abc.abstractmethod
     def _unit_roundoff(self) -> float:
@@ -99,7 +121,7 @@ class DenseGradient(FactoredGradient):
     def from_positions(cls, terms: Tensor) -> DenseGradient:
         """Sum `terms` (B, T, p) over T: the gradient of a bias is the sum of its output gradients."""
         terms = at_least_float32(terms)
-        return cls(terms.sum(dim=1), torch.linalg.vector_norm(terms, dim=2).sum(dim=1), terms.shape[1])
+        return cls(terms.sum(dim=1), _sum_of_norms(torch.linalg.vector_norm(terms, dim=2)), terms.shape[1])
 
     @property
     def batch_size(self) -> int:
@@ -124,6 +146,9 @@ class DenseGradient(FactoredGradient):
 
     def instantiate(self, start: int, stop: int) -> Tensor:
         return self.values[start:stop].flatten(1)
+
+    def largest_factors(self) -> list[Tensor]:
+        return [self.magnitudes]
 
     def keep(self, mask: Tensor) -> DenseGradient:
         return dataclasses.replace(self, values=_keep(self.values, mask), magnitudes=_keep(self.magnitudes, mask))
@@ -177,11 +202,14 @@ class OuterGradient(FactoredGradient):
 
     def magnitude(self) -> Tensor:
         norms = torch.linalg.vector_norm(self.inputs, dim=2) * torch.linalg.vector_norm(self.output_grads, dim=2)
-        return norms.sum(dim=1)
+        return _sum_of_norms(norms)
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         scaled = self.output_grads * weights.to(self.output_grads.dtype)[:, None, None]
         out.addmm_(scaled.flatten(0, 1).T, self.inputs.flatten(0, 1))
+
+    def largest_factors(self) -> list[Tensor]:
+        return [factor.abs().flatten(1).amax(dim=1) for factor in (self.inputs, self.output_grads)]
 
     def instantiate(self, start: int, stop: int) -> Tensor:
         return (self.output_grads[start:stop].mT @ self.inputs[start:stop]).flatten(1)
@@ -227,7 +255,7 @@ class RowGradient(FactoredGradient):
         return norms.index_add_(0, keys // self.rows, touched.square().sum(dim=1))
 
     def magnitude(self) -> Tensor:
-        return torch.linalg.vector_norm(self.output_grads, dim=2).sum(dim=1)
+        return _sum_of_norms(torch.linalg.vector_norm(self.output_grads, dim=2))
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         scaled = self.output_grads * weights.to(self.output_grads.dtype)[:, None, None]
@@ -238,6 +266,9 @@ class RowGradient(FactoredGradient):
         full = grads.new_zeros(stop - start, self.rows, grads.shape[2])
         full.scatter_add_(1, ids[:, :, None].expand_as(grads), grads)
         return full.flatten(1)
+
+    def largest_factors(self) -> list[Tensor]:
+        return [self.output_grads.abs().flatten(1).amax(dim=1)]
 
     def keep(self, mask: Tensor) -> RowGradient:
         return RowGradient(self.ids, _keep(self.output_grads, mask), self.rows)
@@ -275,6 +306,12 @@ def squared_norm_error(parts: list[FactoredGradient]) -> Tensor:
     """Bound on the rounding error of `squared_norm(parts)`, shape (B,); see `FactoredGradient.rounding`."""
     magnitude = torch.stack([part.magnitude() for part in parts]).sum(dim=0)
     return max(part.rounding() for part in parts) * magnitude.square()
+
+
+def sum_error(parts: list[FactoredGradient]) -> Tensor:
+    """Bound on the norm of the rounding error with which one example's gradient enters a weighted sum, shape (B,)."""
+    magnitude = torch.stack([part.magnitude() for part in parts]).sum(dim=0)
+    return max(part.rounding() for part in parts) * magnitude
 
 
 def _outer_outer(x: OuterGradient, y: OuterGradient) -> Tensor:

@@ -217,6 +217,7 @@ class PrivateTraining:
             )
         self._clipping.check_unchanged()
         check_optimizer(self.model, self.optimizer, self._clipping.parameters)
+        _refuse_other_gradients(self.optimizer, self._clipping.parameters)
         self.ledger.record(self.release, clipping_norm=self.clipping_norm, divisor=self.divisor)
         release(
             self._clipping.take(),
@@ -240,13 +241,14 @@ class PrivateTraining:
         self._attached = False
 
     def state_dict(self) -> dict[str, Any]:
-        """Generator states, for a checkpoint in a private file. Raises RuntimeError inside a logical batch."""
+        """For a checkpoint: generator states of a seeded run only. Raises RuntimeError inside a logical batch."""
         if self._batch is not None:
             raise RuntimeError("a checkpoint is taken between logical batches: call step() first")
         return self._randomness.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave: the steps that follow then draw the same noise and samples again."""
+        """Restore what `state_dict` gave. A seeded run repeats its draws; a private one draws fresh noise and samples,
+        and every step that is taken again is charged again."""
         self._randomness.load_state_dict(state)
 
     def _check_attached(self) -> None:
@@ -278,6 +280,17 @@ def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, trainabl
         raise ValueError(
             f"the optimizer holds {len(foreign)} tensors that are not parameters of the model: they would be trained "
             "without privacy, or not at all; build the optimizer from the model's parameters"
+        )
+
+
+def _refuse_other_gradients(optimizer: torch.optim.Optimizer, trainable: Mapping[str, nn.Parameter]) -> None:
+    """Raise ValueError if a frozen parameter held by the optimizer has a gradient: it would go in without noise."""
+    private = {id(parameter) for parameter in trainable.values()}
+    held = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    if any(id(parameter) not in private and parameter.grad is not None for parameter in held):
+        raise ValueError(
+            "the optimizer holds frozen parameters with a gradient, which would be applied without noise; "
+            "clear it: optimizer.zero_grad(set_to_none=True)"
         )
 
 

@@ -62,12 +62,19 @@ class Randomness:
         return cls(noise, sampling, seeded=True)
 
     def state_dict(self) -> dict[str, Any]:
-        """Generator states. Secret: store them in a private file only, and delete it when the run ends."""
-        return {"noise": self.noise.get_state(), "sampling": self.sampling.get_state(), "seeded": self.seeded}
+        """What a checkpoint keeps: the generator states of a seeded run, nothing of a private one.
+
+        A private run that is taken up again draws fresh entropy. Repeating its noise on anything but the very same
+        sum (another learning rate, other weights) would let the noise be subtracted.
+        """
+        if not self.seeded:
+            return {"seeded": False}
+        return {"noise": self.noise.get_state(), "sampling": self.sampling.get_state(), "seeded": True}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave. Raises ValueError if one is seeded and the other is not."""
         if state["seeded"] != self.seeded:
             raise ValueError(f"expected a state with seeded={self.seeded}, got seeded={state['seeded']}")
-        self.noise.set_state(state["noise"])
-        self.sampling.set_state(state["sampling"])
+        if self.seeded:
+            self.noise.set_state(state["noise"])
+            self.sampling.set_state(state["sampling"])

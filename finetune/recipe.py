@@ -110,7 +110,7 @@ class RuntimeSettings(_Section):
     evaluate_every: int = Field(default=10, ge=1)
     """Steps between two evaluations, log lines and checkpoints."""
     initial_seed: int = 0
-    """Public seed of dropout."""
+    """Seed of dropout in a run with a noise_seed; a private run takes its masks from the operating system."""
     noise_seed: int | None = None
     """Leave it out. A seed makes noise and samples reproducible, and the run NOT private."""
     precision: Literal["auto", "float32", "bfloat16"] = "auto"

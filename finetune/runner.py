@@ -25,6 +25,7 @@ from .non_private import NonPrivateTraining
 from .prepare import Prepared, prepare, trainable_dimension
 from .private import PrivateTraining, make_private
 from .progress import progress_bar
+from .randomness import secret_generator
 from .recipe import OptimizerSettings, Recipe
 
 _LOG = logging.getLogger(__name__)
@@ -243,7 +244,14 @@ class _Run:
         self.done = 0
         self.history: list[tuple[int, float, float | None]] = []
         self.begin, self.seconds_before = time.perf_counter(), 0.0
-        torch.manual_seed(recipe.runtime.initial_seed)  # dropout alone depends on it
+        self._seed_dropout()
+
+    def _seed_dropout(self) -> None:
+        """Dropout masks are secret too: with known masks a record added to a batch would change everybody's."""
+        if self._seeded():
+            torch.manual_seed(self.recipe.runtime.initial_seed)
+        else:
+            torch.set_rng_state(secret_generator("cpu").get_state())
 
     def train(self, mechanism: Mechanism | None) -> RunResult:
         """Go through the steps that are left and sum up."""
@@ -316,7 +324,7 @@ class _Run:
                 "optimizer": self.training.optimizer.state_dict(),
                 "schedule": self.schedule.state_dict(),
                 "generators": self.training.state_dict(),
-                "dropout": torch.get_rng_state(),
+                "dropout": torch.get_rng_state() if self._seeded() else None,
                 "history": self.history,
                 "seconds": self._seconds(),
             }
@@ -336,12 +344,19 @@ class _Run:
             self.training.optimizer.load_state_dict(state["optimizer"])
             self.schedule.load_state_dict(state["schedule"])
             self.training.load_state_dict(state["generators"])
-            torch.set_rng_state(state["dropout"])
+            if self._seeded():
+                torch.set_rng_state(state["dropout"])
             self.history = [(int(s), float(a), e) for s, a, e in state["history"]]
             self.done, self.seconds_before = int(state["step"]), float(state["seconds"])
         except KeyError as error:
             raise ValueError(f"the checkpoint {self.checkpoint.path} is damaged: {error} is missing") from error
         again = self.training.ledger.steps - self.done
+        kinds = {dataclasses.replace(release, steps=1) for release in self.training.ledger.releases}
+        if again < 0 or (self.done and kinds != {self.training.release}):
+            raise ValueError(
+                f"the ledger {self.training.ledger.path} is not that of this run: it has {self.training.ledger.steps} "
+                f"releases, the checkpoint was taken after {self.done}; without its ledger a run cannot be continued"
+            )
         _LOG.warning(
             "resumed at step %d; %d steps taken after it are taken and charged again, ε <= %s so far",
             self.done,

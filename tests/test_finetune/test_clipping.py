@@ -542,7 +542,7 @@ def test_record_without_backward_or_with_two_or_nested_is_refused():
         model(x)
     with clipping.record(3) as recording:
         recording.backward(model(x)[:, 0])
-        with pytest.raises(RuntimeError, match="already called"):
+        with pytest.raises(RuntimeError, match="once into each record"):
             recording.backward(model(x)[:, 0])
     with pytest.raises(RuntimeError, match="already open"), clipping.record(3), clipping.record(3):
         pass
@@ -554,7 +554,7 @@ def test_ids_without_a_batch_axis_are_refused():
     """With as many positions as examples the two cannot be told apart, so one axis is never taken."""
     model, x = nn.ModuleDict({"wpe": nn.Embedding(4, 2)}), torch.zeros(4, 4, 2)
     with (
-        pytest.raises(ValueError, match=r"wpe: expected ids of shape"),
+        pytest.raises(ValueError, match="the loss of one example depends on other examples at wpe"),
         GhostClipping(model, 1.0).record(4) as recording,
     ):
         recording.backward((x + model["wpe"](torch.arange(4))).sum(dim=(1, 2)))

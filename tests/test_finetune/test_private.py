@@ -457,9 +457,24 @@ def test_b83_generation_between_steps_works_and_keeps_nothing():
     assert training.ledger.steps == 2
 
 
-def test_restored_generators_repeat_the_steps():
+def test_restored_private_runs_never_repeat_their_noise():
+    """The same noise on another sum could be subtracted: a private run draws afresh, and charges again."""
     features = torch.randn(10, 3)
-    training = private_linear(linear(inputs=3), mechanism=Gaussian(1.0), sampling_rate=0.5, seed=None)
+    training = private_linear(linear(inputs=3), mechanism=Gaussian(1.0), seed=None)
+    state, model_state = training.state_dict(), copy.deepcopy(training.model.state_dict())
+    assert state == {"seeded": False}
+    run_step(training, features)
+    first = weights(training)
+    training.model.load_state_dict(model_state)
+    training.load_state_dict(state)
+    run_step(training, features)
+    assert (weights(training) - first).abs().max() > 1e-3
+    assert training.ledger.steps == 2
+
+
+def test_restored_generators_of_a_seeded_run_repeat_the_steps():
+    features = torch.randn(10, 3)
+    training = private_linear(linear(inputs=3), mechanism=Gaussian(1.0), sampling_rate=0.5)
     run_step(training, features)
     state, model_state = training.state_dict(), copy.deepcopy(training.model.state_dict())
     run_step(training, features)
@@ -472,7 +487,7 @@ def test_restored_generators_repeat_the_steps():
     with pytest.raises(RuntimeError, match="between logical batches"):
         training.state_dict()
     with pytest.raises(ValueError, match="seeded"):
-        Randomness.from_seed(0).load_state_dict(state)
+        Randomness.secret().load_state_dict(state)
 
 
 def test_seeded_runs_are_marked():

@@ -246,6 +246,10 @@ def test_a_continuation_with_other_settings_is_refused(recipe_file, tmp_path, mo
     with pytest.raises(ValueError, match="holds a run already"):
         run_recipe(recipe, output_dir=tmp_path / "run", progress=False)
     assert Ledger(tmp_path / "run" / "ledger.jsonl").steps == 3
+    (tmp_path / "run" / "ledger.jsonl").rename(tmp_path / "kept.jsonl")  # a lost ledger must not start at 0
+    with pytest.raises(ValueError, match="is not that of this run"):
+        run_recipe(recipe, output_dir=tmp_path / "run", resume=True, progress=False)
+    (tmp_path / "kept.jsonl").replace(tmp_path / "run" / "ledger.jsonl")
     with pytest.raises(ValueError, match="no run to resume"):
         run_recipe(recipe, output_dir=tmp_path / "elsewhere", resume=True, progress=False)
 
