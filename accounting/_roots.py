@@ -8,6 +8,15 @@ from typing import Any
 from scipy import optimize
 
 
+def falling_root(function: Callable[[float], float], high: float) -> float:
+    """Where a falling `function` meets 0 in [0, high]: 0 if it starts at or below, `high` if it does not get there."""
+    if function(0.0) <= 0:
+        return 0.0
+    if function(high) >= 0:
+        return high
+    return bracketed_root(function, 0.0, high)
+
+
 def bracketed_root(
     function: Callable[[float], float], low: float, high: float, *, absolute: float = 1e-300, relative: float = 1e-14
 ) -> float:

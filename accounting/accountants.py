@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import gaussian, scalar
-from ._roots import bracketed_root
+from ._roots import falling_root
 from .cells import fisher_information_bounds
 from .conversion import best_epsilon, best_log_delta
 from .event import Event
@@ -90,11 +90,7 @@ class ExactScalar(Accountant):
         def excess(epsilon: float) -> float:
             return max(scalar.log_delta_bounds(event, epsilon)[bound], -1e6) - target
 
-        if excess(0.0) <= 0:
-            return 0.0
-        if excess(high) >= 0:
-            return high
-        return bracketed_root(excess, 0.0, high)
+        return falling_root(excess, high)
 
     def log_delta(self, events: Sequence[Event], epsilon: float) -> LogDelta:
         lower, upper = scalar.log_delta_bounds(events[0], epsilon)
@@ -124,10 +120,6 @@ class Renyi(Accountant):
         at, largest = self._composed(events)
         upper = -math.inf if epsilon >= largest else best_log_delta(at, epsilon)[0]
         return -math.inf, upper, upper
-
-    def order(self, events: Sequence[Event], delta: float) -> float:
-        """The order at which the conversion is tightest."""
-        return best_epsilon(self._composed(events)[0], math.log(delta))[1]
 
     @staticmethod
     def _composed(events: Sequence[Event]):

@@ -13,7 +13,7 @@ import math
 
 from scipy import special
 
-from ._roots import bracketed_root
+from ._roots import falling_root
 from .interval import EpsilonInterval
 
 _EPS = 2.0**-52
@@ -65,12 +65,6 @@ def log_delta_bounds(epsilon: float, mu: float) -> tuple[float, float]:
     return value - margin, value + margin
 
 
-def log_delta(epsilon: float, mu: float) -> float:
-    """log δ(ε), the middle of its bounds."""
-    lower, upper = log_delta_bounds(epsilon, mu)
-    return 0.5 * (lower + upper) if math.isfinite(lower) else upper
-
-
 def epsilon_interval(delta: float, mu: float) -> EpsilonInterval:
     """The exact ε at `delta`, as an interval a rounding margin wide."""
     target = math.log(delta)
@@ -88,8 +82,6 @@ def _root(mu: float, target: float, high: float, *, bound: int) -> float:
     def excess(epsilon: float) -> float:
         return max(log_delta_bounds(epsilon, mu)[bound], -1e300) - target
 
-    if excess(0.0) <= 0:
-        return 0.0
     while excess(high) > 0:  # only where rounding outweighs everything
         high *= 1 + 1e-6
-    return bracketed_root(excess, 0.0, high)
+    return falling_root(excess, high)

@@ -100,14 +100,22 @@ class Ledger:
     def _mend(self, path: Path, torn: bytes, *, number: int) -> None:
         """Charge the last line: as itself if it is whole but for its newline, else as a repeat of the one before it."""
         try:
-            entry = _from_json(path, number, _read_json(path, number, torn))
+            whole = _from_json(path, number, _read_json(path, number, torn))
         except ValueError:
-            entry = self._last
+            whole = None
         with path.open("r+b") as file:
-            file.truncate(path.stat().st_size - len(torn))
+            if whole is None:
+                file.truncate(path.stat().st_size - len(torn))
+            else:  # it stays where it is: no moment without it on the disk
+                file.seek(0, os.SEEK_END)
+                file.write(b"\n")
+                file.flush()
             os.fsync(file.fileno())
-        if entry is not None:
-            self.record(entry[0], clipping_norm=entry[1], divisor=entry[2])
+        if whole is not None:
+            self._add(whole)
+        elif self._last is not None:
+            release, clipping_norm, divisor = self._last
+            self.record(release, clipping_norm=clipping_norm, divisor=divisor)
 
 
 def _header_line() -> bytes:
