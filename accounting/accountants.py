@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -31,12 +32,12 @@ class Accountant(abc.ABC):
         """Why these events are not supported, or None."""
 
     @abc.abstractmethod
-    def epsilon(self, events: Sequence[Event], delta: float) -> EpsilonInterval:
-        """ε at `delta`."""
+    def epsilon(self, events: Sequence[Event], delta: float, relative_width: float) -> EpsilonInterval:
+        """ε at `delta`, as narrow as `relative_width` asks where the accountant can."""
 
     @abc.abstractmethod
-    def log_delta(self, events: Sequence[Event], epsilon: float) -> LogDelta:
-        """(lower, estimate, upper) of log δ at `epsilon` >= 0."""
+    def log_delta(self, events: Sequence[Event], epsilon: float, relative_width: float) -> LogDelta:
+        """(lower, estimate, upper) of log δ at `epsilon` >= 0; `relative_width` is that of ε, as above."""
 
 
 class ExactGaussian(Accountant):
@@ -49,10 +50,10 @@ class ExactGaussian(Accountant):
             return None
         return "it needs Gaussian noise without sampling"
 
-    def epsilon(self, events: Sequence[Event], delta: float) -> EpsilonInterval:
+    def epsilon(self, events: Sequence[Event], delta: float, relative_width: float) -> EpsilonInterval:
         return gaussian.epsilon_interval(delta, self._mu(events))
 
-    def log_delta(self, events: Sequence[Event], epsilon: float) -> LogDelta:
+    def log_delta(self, events: Sequence[Event], epsilon: float, relative_width: float) -> LogDelta:
         lower, upper = gaussian.log_delta_bounds(epsilon, self._mu(events))
         return lower, upper, upper
 
@@ -66,11 +67,11 @@ class ExactScalar(Accountant):
     name = "exact"
 
     def refusal(self, events: Sequence[Event]) -> str | None:
-        if len(events) == 1 and events[0].steps == 1 and events[0].is_scalar:
+        if len(events) == 1 and events[0].steps == 1 and events[0].is_scalar and events[0].attained == 1:
             return None
-        return "it needs one release of one coordinate"
+        return "it needs one release of one coordinate, and not a sampled replace-one"
 
-    def epsilon(self, events: Sequence[Event], delta: float) -> EpsilonInterval:
+    def epsilon(self, events: Sequence[Event], delta: float, relative_width: float) -> EpsilonInterval:
         (event,) = events
         target, high = math.log(delta), scalar.largest_epsilon(event)
         if math.isinf(high):
@@ -92,7 +93,7 @@ class ExactScalar(Accountant):
 
         return falling_root(excess, high)
 
-    def log_delta(self, events: Sequence[Event], epsilon: float) -> LogDelta:
+    def log_delta(self, events: Sequence[Event], epsilon: float, relative_width: float) -> LogDelta:
         lower, upper = scalar.log_delta_bounds(events[0], epsilon)
         return lower, upper, upper
 
@@ -110,13 +111,13 @@ class Renyi(Accountant):
             return str(error)
         return None
 
-    def epsilon(self, events: Sequence[Event], delta: float) -> EpsilonInterval:
+    def epsilon(self, events: Sequence[Event], delta: float, relative_width: float) -> EpsilonInterval:
         at, largest = self._composed(events)
         value, _ = best_epsilon(at, math.log(delta))
         upper = min(value, largest)
         return EpsilonInterval(min(self._lower_epsilon(events, delta), upper), upper, upper)
 
-    def log_delta(self, events: Sequence[Event], epsilon: float) -> LogDelta:
+    def log_delta(self, events: Sequence[Event], epsilon: float, relative_width: float) -> LogDelta:
         at, largest = self._composed(events)
         upper = -math.inf if epsilon >= largest else best_log_delta(at, epsilon)[0]
         return -math.inf, upper, upper
@@ -138,8 +139,8 @@ class Renyi(Accountant):
         grows, to that of a Gaussian with μ² = steps·shift²·I (local asymptotic normality), and hockey-stick
         divergences are lower semicontinuous: no bound for every dimension can lie below it.
         """
-        singles = [Event(e.mechanism, e.shift, 1, e.sampling_rate, 1) for e in events]
-        best = max((ExactScalar().epsilon([single], delta).lower for single in singles), default=0.0)
+        singles = [dataclasses.replace(e.attained_pair, steps=1, dimension=1) for e in events]
+        best = max((ExactScalar().epsilon([single], delta, 1.0).lower for single in singles), default=0.0)
         if events and all(e.dimension == math.inf and e.sampling_rate == 1 for e in events):
             information = math.fsum(e.steps * e.shift**2 * fisher_information_bounds(e.mechanism)[0] for e in events)
             best = max(best, gaussian.epsilon_interval(delta, math.sqrt(information)).lower)

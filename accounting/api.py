@@ -10,7 +10,7 @@ from ..mechanisms import Mechanism, _validate
 from .accountants import EXACT, RENYI, Accountant
 from .event import Event, to_events
 from .interval import AccountantsDisagree, DeltaInterval, EpsilonInterval
-from .release import ADD_OR_REMOVE_ONE, Release
+from .release import ADD_OR_REMOVE_ONE, POISSON, Release
 
 ACCOUNTANTS = ("best", "exact", "rdp")
 Interval = TypeVar("Interval", EpsilonInterval, DeltaInterval)
@@ -24,6 +24,7 @@ def epsilon(
     sampling_rate: float = 1.0,
     dimension: float | None = None,
     adjacency: str = ADD_OR_REMOVE_ONE,
+    sampling: str = POISSON,
     accountant: str = "best",
     relative_width: float = 1e-3,
     verify: bool = False,
@@ -38,6 +39,7 @@ def epsilon(
             size are not Poisson: for those claim no amplification (q = 1).
         dimension: number of coordinates, or `math.inf` for every dimension; may be None for the Gaussian only.
         adjacency: `add_or_remove_one`, `replace_special` or `replace_one` (see `Release`).
+        sampling: `poisson`, or `fixed_size` for `replace_one` (see `Release`).
         accountant: "exact" (Gaussian without sampling; one scalar release), "rdp", or "best": exact where it applies,
             Rényi elsewhere.
         relative_width: the width aimed at. Exact intervals are far below it. The Rényi interval does not get narrower
@@ -48,7 +50,7 @@ def epsilon(
         ValueError: an argument is out of range, or nothing is proven for this noise and dimension.
         AccountantsDisagree: two proven intervals do not overlap (with `verify`).
     """
-    release = Release(mechanism, steps, sampling_rate, dimension, adjacency)
+    release = Release(mechanism, steps, sampling_rate, dimension, adjacency, sampling)
     return compose_epsilon([release], delta=delta, accountant=accountant, relative_width=relative_width, verify=verify)
 
 
@@ -60,18 +62,16 @@ def delta(
     sampling_rate: float = 1.0,
     dimension: float | None = None,
     adjacency: str = ADD_OR_REMOVE_ONE,
+    sampling: str = POISSON,
     accountant: str = "best",
+    relative_width: float = 1e-3,
     verify: bool = False,
 ) -> DeltaInterval:
     """The δ (a probability) of `steps` releases at `epsilon` >= 0; arguments and errors as for `epsilon`."""
-    _validate.non_negative("epsilon", epsilon)
-    release = Release(mechanism, steps, sampling_rate, dimension, adjacency)
-    events = to_events([release])
-
-    def ask(chosen: Accountant) -> DeltaInterval:
-        return DeltaInterval(*(math.exp(min(value, 0.0)) for value in chosen.log_delta(events, epsilon)))
-
-    return _ask(events, ask, accountant, verify) if events else DeltaInterval(0.0, 0.0, 0.0)
+    release = Release(mechanism, steps, sampling_rate, dimension, adjacency, sampling)
+    return compose_delta(
+        [release], epsilon=epsilon, accountant=accountant, relative_width=relative_width, verify=verify
+    )
 
 
 def compose_epsilon(
@@ -89,7 +89,29 @@ def compose_epsilon(
     if not events:
         _validate.one_of("accountant", accountant, ACCOUNTANTS)
         return EpsilonInterval(0.0, 0.0, 0.0)
-    return _ask(events, lambda chosen: chosen.epsilon(events, delta), accountant, verify)
+    return _ask(events, lambda chosen: chosen.epsilon(events, delta, relative_width), accountant, verify)
+
+
+def compose_delta(
+    releases: Sequence[Release],
+    *,
+    epsilon: float,
+    accountant: str = "best",
+    relative_width: float = 1e-3,
+    verify: bool = False,
+) -> DeltaInterval:
+    """δ of several kinds of releases composed, at `epsilon` >= 0; `relative_width` is still that of ε."""
+    _validate.non_negative("epsilon", epsilon)
+    _validate.positive("relative_width", relative_width)
+    events = to_events(releases)
+    if not events:
+        _validate.one_of("accountant", accountant, ACCOUNTANTS)
+        return DeltaInterval(0.0, 0.0, 0.0)
+
+    def ask(chosen: Accountant) -> DeltaInterval:
+        return DeltaInterval(*(math.exp(min(v, 0.0)) for v in chosen.log_delta(events, epsilon, relative_width)))
+
+    return _ask(events, ask, accountant, verify)
 
 
 def choose(events: Sequence[Event], accountant: str) -> Accountant:

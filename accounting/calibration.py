@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 
@@ -9,10 +10,11 @@ from ..mechanisms import Gaussian, Laplace, Mechanism, _validate
 from ._roots import bracketed_root
 from .api import choose
 from .event import Event, to_events
-from .release import ADD_OR_REMOVE_ONE, Release
+from .release import ADD_OR_REMOVE_ONE, POISSON, Release
 
 _SHORTHANDS: dict[str, Callable[[], Mechanism]] = {"gaussian": lambda: Gaussian(1.0), "laplace": lambda: Laplace(1.0)}
 _LARGEST_FACTOR = 1e100
+_WIDTH = 1e-3
 
 
 def calibrate(
@@ -24,6 +26,7 @@ def calibrate(
     sampling_rate: float = 1.0,
     dimension: float | None = None,
     adjacency: str = ADD_OR_REMOVE_ONE,
+    sampling: str = POISSON,
     accountant: str = "best",
 ) -> Mechanism:
     """Scale `mechanism` (a shape, or the name of a one-parameter family) to the least noise with proven ε <= `epsilon`.
@@ -44,7 +47,7 @@ def calibrate(
     shape = _shape(mechanism)
     _validate.non_negative("epsilon", epsilon)
     _validate.open_unit("delta", delta)
-    release = Release(shape, steps, sampling_rate, dimension, adjacency)
+    release = Release(shape, steps, sampling_rate, dimension, adjacency, sampling)
     events = to_events([release])
     if not events:
         raise ValueError(
@@ -55,7 +58,7 @@ def calibrate(
 
     def excess(log_factor: float) -> float:
         """Upper bound of log δ at the target ε, less log δ: falls with the factor."""
-        value = chosen.log_delta([event.scaled(math.exp(log_factor))], epsilon)[2]
+        value = chosen.log_delta([event.scaled(math.exp(log_factor))], epsilon, _WIDTH)[2]
         return min(max(value, -1e5), 0.0) - target
 
     root = _root(excess)
@@ -92,8 +95,10 @@ def _root(excess: Callable[[float], float]) -> float:
 
 
 def _exceeds(chosen, event: Event, mechanism: Mechanism, epsilon: float, target: float) -> bool:
-    scaled = Event(mechanism, event.shift, event.steps, event.sampling_rate, event.dimension)
-    return chosen.log_delta([scaled], epsilon)[2] > target or chosen.epsilon([scaled], math.exp(target)).upper > epsilon
+    scaled = dataclasses.replace(event, mechanism=mechanism)
+    if chosen.log_delta([scaled], epsilon, _WIDTH)[2] > target:
+        return True
+    return chosen.epsilon([scaled], math.exp(target), _WIDTH).upper > epsilon
 
 
 def _land(shape: Mechanism, factor: float, exceeds: Callable[[Mechanism], bool]) -> Mechanism:

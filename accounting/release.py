@@ -13,6 +13,11 @@ REPLACE_SPECIAL = "replace_special"
 _MOST_STEPS = 10**18
 ADJACENCIES = (ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL)
 
+POISSON = "poisson"
+FIXED_SIZE = "fixed_size"
+SAMPLINGS = (POISSON, FIXED_SIZE)
+_UNAMPLIFIED = ("shuffled", "shuffle", "balls_in_bins", "partition", "epochs")
+
 
 @dataclasses.dataclass(frozen=True)
 class Release:
@@ -22,11 +27,15 @@ class Release:
         mechanism: the noise, in units of C.
         steps: number of releases composed (T >= 0). Each optimizer update is one release, however many microbatches
             it was cut into.
-        sampling_rate: Poisson inclusion probability q of every record, per release; 1 means no sampling.
+        sampling_rate: q, the probability that a record takes part in a release; 1 means no sampling. For fixed-size
+            batches, batch size / number of records.
         dimension: number of coordinates released at once, or `math.inf` for a bound that holds in every dimension.
             None is allowed where the answer does not depend on it (the Gaussian).
         adjacency: `add_or_remove_one` (shift 1), `replace_special` (one record becomes a zero contribution: shift 1)
-            or `replace_one` (shift 2; with sampling it is refused, nothing is proven for it here).
+            or `replace_one` (shift 2).
+        sampling: `poisson` (every record tossed alone) or `fixed_size` (a uniform subset of fixed size, drawn anew for
+            each release; for `replace_one` only, since adding a record changes the rate). Epochs of shuffled batches,
+            or balls in bins, have no proven amplification here: state each epoch as one release with sampling_rate=1.
     """
 
     mechanism: Mechanism
@@ -34,6 +43,7 @@ class Release:
     sampling_rate: float = 1.0
     dimension: float | None = None
     adjacency: str = ADD_OR_REMOVE_ONE
+    sampling: str = POISSON
 
     def __post_init__(self) -> None:
         if not isinstance(self.mechanism, Mechanism):
@@ -43,11 +53,7 @@ class Release:
         _validate.unit_interval("sampling_rate", self.sampling_rate)
         _validate.one_of("adjacency", self.adjacency, ADJACENCIES)
         _check_dimension(self.dimension, self.mechanism)
-        if self.adjacency == REPLACE_ONE and self.sampling_rate < 1:
-            raise ValueError(
-                f"adjacency=replace_one with sampling_rate={self.sampling_rate} < 1 has no proven bound here; "
-                "use add_or_remove_one, or sampling_rate=1"
-            )
+        _check_sampling(self.sampling, self.adjacency)
 
     @property
     def shift(self) -> float:
@@ -66,3 +72,17 @@ def _check_dimension(dimension: float | None, mechanism: Mechanism) -> None:
     if _validate.real("dimension", dimension) == math.inf:
         return
     _validate.integer("dimension", dimension, minimum=1)
+
+
+def _check_sampling(sampling: str, adjacency: str) -> None:
+    if sampling in _UNAMPLIFIED:
+        raise ValueError(
+            f"sampling={sampling} has no proven amplification here: state each epoch, in which every record is used "
+            "once, as one release with sampling_rate=1, or sample by poisson"
+        )
+    _validate.one_of("sampling", sampling, SAMPLINGS)
+    if sampling == FIXED_SIZE and adjacency != REPLACE_ONE:
+        raise ValueError(
+            f"expected adjacency={REPLACE_ONE} with sampling={FIXED_SIZE}, got adjacency={adjacency}: its rate depends "
+            "on the number of records, which adding or removing one changes"
+        )

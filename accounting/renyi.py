@@ -49,8 +49,18 @@ def renyi_curve(event: Event) -> RenyiCurve:
     else:
         require_dimension_bound(mechanism)
         at = sampled_curve(functools.partial(_in_dimension, mechanism, shift, dimension), rate)
+    if event.symmetric:
+        at = functools.partial(_symmetric, at)
     loss = largest_loss_in_dimension(mechanism, shift, dimension)
     return RenyiCurve(at, sampled_loss(loss, rate))
+
+
+def _symmetric(remove: Callable[[Array], Array], orders: Array) -> Array:
+    """Replacing a record: e^{(α−1)R} − 1 is at most twice that of *remove* at the same shift (see `replace_one`)."""
+    exponent = (orders - 1) * remove(orders)
+    with np.errstate(over="ignore"):
+        doubled = np.where(exponent > 30, exponent + math.log(2), np.log1p(2 * np.expm1(np.minimum(exponent, 31))))
+    return doubled / (orders - 1)
 
 
 def _closed(mechanism: Mechanism, shift: float, orders: Array) -> Array:

@@ -17,8 +17,8 @@ import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..accounting._numba import FEW_CELLS, njit
 from ..mechanisms import GammaLaplace, Laplace, Mechanism, ScaleMixture
-from ._numba import FEW_CELLS, njit
 
 LAPLACE_CELL = np.array([1.0, 0.0, 0.0, 1.0, 0.0])
 """u = 1 without spread: plain Laplace noise of scale 1, as a normalised cell."""

@@ -19,7 +19,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from ._numba import FEW_CELLS, njit
+from ..accounting._numba import FEW_CELLS, njit
 from .cells import log_density, log_tail_and_score
 
 _SMALLEST_DELTA = 1e-12  # below it δ drowns in the rounding of the probabilities; the answer for δ = 0 is used

@@ -61,6 +61,11 @@ class Problem:
         if _validate.real("dimension", self.dimension) != math.inf:
             object.__setattr__(self, "dimension", _validate.integer("dimension", self.dimension, minimum=1))
         _validate.one_of("adjacency", self.adjacency, tuple(ADJACENCIES))
+        if self.adjacency == "replace_one" and self.sampling_rate < 1:
+            raise ValueError(
+                f"adjacency=replace_one with sampling_rate={self.sampling_rate} < 1 is not searched: its symmetric pair "
+                "has no fast bound here; use add_or_remove_one, or sampling_rate=1"
+            )
         if not callable(self.cost):
             _parse_cost(self.cost)
         seen = -math.expm1(self.steps * math.log1p(-self.sampling_rate)) if self.sampling_rate < 1 else 1.0

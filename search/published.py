@@ -24,9 +24,9 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from ..accounting._numba import njit
 from ..mechanisms import Laplace, ScaleMixture, _validate
 from . import grid
-from ._numba import njit
 from ._progress import track
 
 _CHUNK = 16_384  # candidates between two updates of the progress bar, which is also where Ctrl-C is heard

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from ._numba import FEW_CELLS, njit
+from ..accounting._numba import FEW_CELLS, njit
 from .cells import half_line_rule, log_density
 
 TAIL_NODES, TAIL_WEIGHTS = half_line_rule(0.14, -3.3, 3.3)  # to s = 2e9

@@ -19,7 +19,7 @@ NOISES = [Laplace(2.0), GammaLaplace(2.5, 0.25), LMO, Gaussian(0.8)]
 @pytest.mark.parametrize("adjacency", ["add_or_remove_one", "replace_one"])
 def test_delta_equals_the_dense_integral(noise, rate, adjacency):
     if adjacency == "replace_one" and rate < 1:
-        pytest.skip("replace-one with sampling is refused (tested elsewhere)")
+        pytest.skip("sampled replace-one is not one pair (tested in test_replace_one.py)")
     shift = 2.0 if adjacency == "replace_one" else 1.0
     for target in (0.0, 0.01, 0.1, 0.5):
         exact = hockey_stick(noise, target, shift, rate=rate)
