@@ -63,7 +63,7 @@ class Problem:
         _validate.one_of("adjacency", self.adjacency, tuple(ADJACENCIES))
         if self.adjacency == "replace_one" and self.sampling_rate < 1:
             raise ValueError(
-                f"adjacency=replace_one with sampling_rate={self.sampling_rate} < 1 is not searched: its symmetric pair "
+                f"adjacency=replace_one with sampling_rate={self.sampling_rate} < 1 is not searched: its pair "
                 "has no fast bound here; use add_or_remove_one, or sampling_rate=1"
             )
         if not callable(self.cost):
