@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 
 from . import gaussian, scalar
 from ._roots import falling_root
+from .accountant import Accountant, LogDelta
 from .cells import fisher_information_bounds
 from .conversion import best_epsilon, best_log_delta
 from .event import Event
@@ -19,27 +19,6 @@ from .interval import EpsilonInterval
 from .renyi import RenyiCurve, renyi_curve
 
 Array = NDArray[np.float64]
-LogDelta = tuple[float, float, float]  # lower, estimate, upper of log δ
-
-
-class Accountant(abc.ABC):
-    """Proves (ε, δ) for a list of events, all composed."""
-
-    name: str
-
-    @abc.abstractmethod
-    def refusal(self, events: Sequence[Event]) -> str | None:
-        """Why these events are not supported, or None."""
-
-    @abc.abstractmethod
-    def epsilon(self, events: Sequence[Event], delta: float, relative_width: float) -> EpsilonInterval:
-        """ε at `delta`, as narrow as `relative_width` asks where the accountant can."""
-
-    @abc.abstractmethod
-    def log_delta(self, events: Sequence[Event], epsilon: float, relative_width: float) -> LogDelta:
-        """(lower, estimate, upper) of log δ at `epsilon` >= 0; `relative_width` is that of ε, as above."""
-
-
 class ExactGaussian(Accountant):
     """Unsampled Gaussian noise in any dimension: the composition is one Gaussian with μ² = Σ steps·shift²/σ²."""
 

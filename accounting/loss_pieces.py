@@ -30,7 +30,7 @@ class LossPieces:
         log_mass_high: upper bound on log A(piece).
         low: lower bound of L on the piece, −inf allowed.
         high: upper bound of L on the piece, inf allowed.
-        mean_low: lower bound on log(A(piece)/B(piece)) = −log E_A[e^{−L} | piece], the loss of the merged piece; finite.
+        mean_low: lower bound on log(A(piece)/B(piece)) = −log E_A[e^{−L} | piece], the merged piece's loss; finite.
         mean_high: upper bound on it; low <= mean_low <= mean_high <= high.
     """
 

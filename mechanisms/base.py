@@ -53,6 +53,8 @@ class Mechanism(abc.ABC):
     """True if d independent coordinates have a rotation-invariant law (the Gaussian): bounds do not depend on d."""
     closed_renyi: ClassVar[bool] = False
     """True if `renyi_divergence` is a closed formula rather than quadrature."""
+    drop_rounding: ClassVar[float | None] = None
+    """Relative rounding error of `log_tail_drop` and `log_density_drop`; None if they are differences of logarithms."""
 
     # ---- what a family must supply -------------------------------------------------------------------------
 
@@ -143,6 +145,20 @@ class Mechanism(abc.ABC):
         A family overrides this difference of logarithms wherever it can keep the relative precision of small shifts.
         """
         return float(self.log_density(0.0) - self.log_density(shift))
+
+    def log_tail_drop(self, x: ArrayLike, width: ArrayLike) -> NDArray[np.float64]:
+        """log P(X > x) − log P(X > x+width) >= 0 for `x`, `width` >= 0 (`width` may be inf); broadcast shape.
+
+        A family overrides it where it can keep the relative precision of small widths, and sets `drop_rounding`.
+        """
+        x, width = np.broadcast_arrays(np.asarray(x, dtype=np.float64), np.asarray(width, dtype=np.float64))
+        far = np.where(np.isfinite(width), x + width, x)
+        return np.where(np.isfinite(width), self.log_tail(x) - self.log_tail(far), np.inf)
+
+    def log_density_drop(self, x: ArrayLike, width: ArrayLike) -> NDArray[np.float64]:
+        """log p(x) − log p(x+width) >= 0 for `x`, `width` >= 0, both finite; broadcast shape. As `log_tail_drop`."""
+        x = np.asarray(x, dtype=np.float64)
+        return self.log_density(x) - self.log_density(x + np.asarray(width, dtype=np.float64))
 
     @property
     def max_score(self) -> float:

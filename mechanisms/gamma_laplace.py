@@ -31,6 +31,7 @@ class GammaLaplace(Mechanism):
     family: ClassVar[str] = "gamma_laplace"
     short_keys: ClassVar[Mapping[str, str]] = {"k": "shape", "theta": "scale"}
     density_shape = DensityShape.LOG_CONVEX_SIDES
+    drop_rounding = 2e-15
 
     def __post_init__(self) -> None:
         _validate.positive("shape", self.shape)
@@ -43,6 +44,17 @@ class GammaLaplace(Mechanism):
 
     def log_tail(self, x: ArrayLike) -> NDArray[np.float64]:
         return -self.shape * np.log1p(self.scale * np.asarray(x, dtype=np.float64)) - math.log(2)
+
+    def log_tail_drop(self, x: ArrayLike, width: ArrayLike) -> NDArray[np.float64]:
+        return self.shape * self._log_growth(x, width)
+
+    def log_density_drop(self, x: ArrayLike, width: ArrayLike) -> NDArray[np.float64]:
+        return (self.shape + 1) * self._log_growth(x, width)
+
+    def _log_growth(self, x: ArrayLike, width: ArrayLike) -> NDArray[np.float64]:
+        """log((1 + θ(x+width))/(1 + θx))."""
+        x = np.asarray(x, dtype=np.float64)
+        return np.log1p(self.scale * np.asarray(width, dtype=np.float64) / (1 + self.scale * x))
 
     def tail_quantile(self, log_probability: ArrayLike) -> NDArray[np.float64]:
         exponent = np.maximum(-np.asarray(log_probability, dtype=np.float64) - math.log(2), 0.0) / self.shape

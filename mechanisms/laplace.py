@@ -28,6 +28,7 @@ class Laplace(Mechanism):
     short_keys: ClassVar[Mapping[str, str]] = {"b": "scale"}
     density_shape = DensityShape.LOG_CONVEX_SIDES  # linear sides are both convex and concave
     closed_renyi = True
+    drop_rounding = 4e-16
 
     def __post_init__(self) -> None:
         _validate.length("scale", self.scale)
@@ -37,6 +38,12 @@ class Laplace(Mechanism):
 
     def log_tail(self, x: ArrayLike) -> NDArray[np.float64]:
         return -np.asarray(x, dtype=np.float64) / self.scale - math.log(2)
+
+    def log_tail_drop(self, x: ArrayLike, width: ArrayLike) -> NDArray[np.float64]:
+        return np.asarray(width, dtype=np.float64) / self.scale + 0.0 * np.asarray(x, dtype=np.float64)
+
+    def log_density_drop(self, x: ArrayLike, width: ArrayLike) -> NDArray[np.float64]:
+        return self.log_tail_drop(x, width)
 
     def tail_quantile(self, log_probability: ArrayLike) -> NDArray[np.float64]:
         return self.scale * np.maximum(-np.asarray(log_probability, dtype=np.float64) - math.log(2), 0.0)

@@ -1,0 +1,29 @@
+"""The interface of an accountant: it proves an interval for the compositions that it supports, and refuses the others."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+
+from .event import Event
+from .interval import EpsilonInterval
+
+LogDelta = tuple[float, float, float]  # lower, estimate, upper of log δ
+
+
+class Accountant(abc.ABC):
+    """Proves (ε, δ) for a list of events, all composed."""
+
+    name: str
+
+    @abc.abstractmethod
+    def refusal(self, events: Sequence[Event]) -> str | None:
+        """Why these events are not supported, or None."""
+
+    @abc.abstractmethod
+    def epsilon(self, events: Sequence[Event], delta: float, relative_width: float) -> EpsilonInterval:
+        """ε at `delta`, as narrow as `relative_width` asks where the accountant can."""
+
+    @abc.abstractmethod
+    def log_delta(self, events: Sequence[Event], epsilon: float, relative_width: float) -> LogDelta:
+        """(lower, estimate, upper) of log δ at `epsilon` >= 0; `relative_width` is that of ε, as above."""

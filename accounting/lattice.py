@@ -1,0 +1,196 @@
+"""A privacy loss moved onto a lattice offset + k·step, once upwards and once downwards, both proven and second order.
+
+Both are moves that `loss_pieces` allows. Write u = e^{−L}.
+
+*Upper* ("connect the dots", Doroshenko et al. 2022, arXiv 2207.04380). Within a piece u is spread to the piece's ends,
+keeping mass and mean (the chord); then every point between two lattice points is spread to those two, again keeping
+mass and mean of u. A piece inside one lattice interval is spread to its ends at once. Where the loss is unbounded the
+upper end is u = 0: that mass is lost for good (`infinity`).
+
+*Lower.* Each piece is merged into one atom at its mean (Jensen). From the largest loss downwards, atoms are gathered until
+the mean of u over the group equals that of a lattice point near its middle; the last atom is split in two (a random
+choice between two labels is post-processing), its rest starts the next group. Merged groups are post-processing of the
+pair, so they lie below it, and they are on the lattice without any rounding of the loss. The last group, that of the
+smallest losses, may end before its mean has come down to a lattice point: it is merged with as much of the groups above
+as lifts its mean to the lattice point above it (or, if they do not suffice, moved down to the one below).
+
+Rounding: bounds of masses and means come with the pieces; the kernels add 16 roundings of |L| plus 1e-12·step to the
+mean, on the safe side, for their own differences L − lattice point; sums have relative error (terms)·2^-53, charged by
+`mass_rounding`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._numba import njit
+from .loss_pieces import LossPieces
+
+Array = NDArray[np.float64]
+
+_ROUNDINGS = 16 * 2.0**-53
+_ON_LATTICE = 1e-6  # of a step: an atom this close above a lattice point is moved down to it
+
+
+@dataclasses.dataclass(frozen=True)
+class LatticeLoss:
+    """Law of a loss on offset + (first + i)·step under A (not normalised: upper bounds may sum to more than 1).
+
+    Attributes:
+        mass: shape (points,), >= 0.
+        first: lattice index of mass[0].
+        step, offset: the lattice, no unit.
+        infinity: mass at L = ∞.
+        mass_rounding: bound on the relative rounding error of every mass.
+    """
+
+    mass: Array
+    first: int
+    step: float
+    offset: float
+    infinity: float
+    mass_rounding: float
+
+    @property
+    def loss(self) -> Array:
+        """The lattice points, shape (points,)."""
+        return self.offset + self.step * (self.first + np.arange(len(self.mass), dtype=np.float64))
+
+
+def upper(pieces: LossPieces, step: float, offset: float) -> LatticeLoss:
+    """A law that dominates the pieces' (module docstring)."""
+    mean = np.minimum(pieces.mean_high + _ROUNDINGS * np.abs(pieces.mean_high) + 1e-12 * step, pieces.high)
+    low, high = (pieces.low - offset) / step, (pieces.high - offset) / step
+    ends = np.concatenate([low[np.isfinite(low)], high[np.isfinite(high)], (mean - offset) / step])
+    first, last = math.floor(np.min(ends)) - 1, math.ceil(np.max(ends)) + 1
+    mass = np.zeros(last - first + 1)
+    infinity, terms = _spread(np.exp(pieces.log_mass_high), pieces.low, pieces.high, mean, step, offset, first, mass)
+    return _trimmed(mass, first, step, offset, infinity, terms)
+
+
+def lower(pieces: LossPieces, step: float, offset: float) -> LatticeLoss:
+    """A law that the pieces' law dominates (module docstring)."""
+    mean = pieces.mean_low - _ROUNDINGS * np.abs(pieces.mean_low) - 1e-12 * step
+    order = np.argsort(-mean)
+    mean, mass_in = mean[order], np.exp(pieces.log_mass_low[order])
+    first = math.floor((mean[-1] - offset) / step) - 2
+    mass = np.zeros(math.ceil((mean[0] - offset) / step) - first + 1)
+    terms = _merge(mass_in, mean, step, offset, first, mass)
+    return _trimmed(mass, first, step, offset, 0.0, terms)
+
+
+def _trimmed(mass: Array, first: int, step: float, offset: float, infinity: float, terms: int) -> LatticeLoss:
+    used = np.flatnonzero(mass)
+    start, end = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
+    rounding = 2.0**-53 * (32 + terms)
+    return LatticeLoss(mass[start:end], first + start, step, offset, infinity, rounding)
+
+
+@njit()
+def _spread(mass_in, low, high, mean, step, offset, first, mass):  # pyright: ignore  # pragma: no cover
+    """Scatter into `mass`; returns the mass at infinity and a bound on the number of terms per lattice point."""
+    infinity = 0.0
+    terms = np.zeros(len(mass), dtype=np.int32)
+    for i in range(len(mass_in)):
+        m = max(mean[i], low[i])
+        if low[i] == -np.inf:
+            if high[i] == np.inf:
+                infinity += mass_in[i]
+            else:  # the chord to u = ∞ has weight 0 there
+                _split(mass_in[i], high[i], step, offset, first, mass, terms)
+            continue
+        if high[i] == np.inf:
+            stays = math.exp(low[i] - m)
+            infinity += mass_in[i] * -math.expm1(low[i] - m)
+            _split(mass_in[i] * stays, low[i], step, offset, first, mass, terms)
+            continue
+        if math.floor((low[i] - offset) / step) == math.floor((high[i] - offset) / step):
+            _split(mass_in[i], m, step, offset, first, mass, terms)
+            continue
+        width = high[i] - low[i]
+        weight = math.expm1(low[i] - m) / math.expm1(-width) if width > 0 else 1.0
+        weight = min(weight, 1.0)
+        _split(mass_in[i] * weight, high[i], step, offset, first, mass, terms)
+        _split(mass_in[i] * (1 - weight), low[i], step, offset, first, mass, terms)
+    return infinity, np.max(terms)
+
+
+@njit()
+def _split(amount, loss, step, offset, first, mass, terms):  # pyright: ignore  # pragma: no cover
+    """Add `amount` at `loss`, spread to the two lattice points around it."""
+    index = int(math.floor((loss - offset) / step))
+    above = loss - (offset + step * index)
+    weight = min(max(math.expm1(-above) / math.expm1(-step), 0.0), 1.0)
+    mass[index + 1 - first] += amount * weight
+    mass[index - first] += amount * (1 - weight)
+    terms[index + 1 - first] += 1
+    terms[index - first] += 1
+
+
+@njit()
+def _merge(mass_in, mean, step, offset, first, mass):  # pyright: ignore  # pragma: no cover
+    """Gather atoms, sorted by falling loss, into groups with mean on the lattice; add each to `mass`."""
+    i, rest, n, terms = 0, mass_in[0], len(mass_in), 0
+    while i < n:
+        start = i
+        position = (mean[i] - offset) / step
+        index = int(math.floor(position))
+        if position - index < _ON_LATTICE:  # moved down to the lattice point
+            mass[index - first] += rest
+            i += 1
+            rest = mass_in[i] if i < n else 0.0
+            continue
+        if position - index < 0.25:
+            index -= 1
+        target = offset + step * index
+        gathered, excess = 0.0, 0.0  # Σ a and Σ a·(1 − e^{target − m}); the group is complete when the latter is 0
+        while i < n:
+            gain = -math.expm1(target - mean[i])
+            if excess + rest * gain >= 0:
+                gathered += rest
+                excess += rest * gain
+                i += 1
+                rest = mass_in[i] if i < n else 0.0
+            else:
+                part = excess / -gain
+                gathered += part
+                rest -= part
+                break
+        terms = max(terms, i - start + 1)
+        if i < n or excess <= 0:
+            mass[index - first] += gathered
+        else:
+            _settle(gathered, target - math.log(1 - excess / gathered), step, offset, first, mass)
+    return 4 * terms + 8
+
+
+@njit()
+def _settle(amount, mean, step, offset, first, mass):  # pyright: ignore  # pragma: no cover
+    """Add an atom that is off the lattice: lifted to the point above it by merging it with mass from further above."""
+    below = int(math.floor((mean - offset) / step))
+    if (mean - offset) / step - below < _ON_LATTICE:
+        mass[below - first] += amount
+        return
+    target = offset + step * (below + 1)
+    missing, reach = amount * math.expm1(target - mean), below + 1 - first
+    available = 0.0
+    for k in range(reach + 1, len(mass)):
+        available += mass[k] * -math.expm1(-step * (k - reach))
+        if available >= missing:
+            break
+    if available < missing:
+        mass[below - first] += amount
+        return
+    mass[reach] += amount
+    for k in range(reach + 1, len(mass)):
+        gain = mass[k] * -math.expm1(-step * (k - reach))
+        share = 1.0 if gain <= missing else missing / gain
+        mass[reach] += share * mass[k]
+        mass[k] -= share * mass[k]
+        missing -= share * gain
+        if missing <= 0:
+            return
