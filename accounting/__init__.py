@@ -2,8 +2,10 @@
 
 from .api import compose_delta, compose_epsilon, delta, epsilon
 from .calibration import calibrate
+from .interop import from_dp_event, from_opacus_history, to_dp_event, to_opacus_history
 from .interval import AccountantsDisagree, DeltaInterval, EpsilonInterval, rounded_down, rounded_up
 from .ledger import Ledger
+from .plots import plot_attack_advantage, plot_posterior, plot_privacy_profile, plot_tradeoff
 from .release import (
     ADD_OR_REMOVE_ONE,
     ADJACENCIES,
@@ -13,6 +15,17 @@ from .release import (
     REPLACE_SPECIAL,
     SAMPLINGS,
     Release,
+)
+from .tradeoff import (
+    PosteriorBand,
+    ProbabilityInterval,
+    TradeoffCurve,
+    attack_advantage,
+    bayes_accuracy,
+    posterior,
+    posterior_bound,
+    tradeoff_curve,
+    tradeoff_from_profile,
 )
 
 __all__ = [
@@ -27,12 +40,29 @@ __all__ = [
     "DeltaInterval",
     "EpsilonInterval",
     "Ledger",
+    "PosteriorBand",
+    "ProbabilityInterval",
     "Release",
+    "TradeoffCurve",
+    "attack_advantage",
+    "bayes_accuracy",
     "calibrate",
     "compose_delta",
     "compose_epsilon",
     "delta",
     "epsilon",
+    "from_dp_event",
+    "from_opacus_history",
+    "plot_attack_advantage",
+    "plot_posterior",
+    "plot_privacy_profile",
+    "plot_tradeoff",
+    "posterior",
+    "posterior_bound",
     "rounded_down",
     "rounded_up",
+    "to_dp_event",
+    "to_opacus_history",
+    "tradeoff_curve",
+    "tradeoff_from_profile",
 ]

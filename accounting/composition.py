@@ -8,17 +8,25 @@ has mass 1, sits where the composition's ε is if s is the saddle point, and
 so double precision relative to the *tilted* law is relative precision of δ, however small δ is. Errors:
 
 1. *Window.* A circular convolution of n points wraps the tilted mass outside a window onto it. That mass is at most
-   e^{ΣK(s+θ) − ΣK(s) − θR} right of R and likewise left (Chernoff), with θ tried on a grid; nothing is assumed about it but its amount
+   e^{ΣK(s+θ) − ΣK(s) − θR} right of R and likewise left (Chernoff), for any θ; nothing is assumed about it but its amount
    (`outside`): an upper bound charges it at the loss where it does most harm, a lower bound takes it off there.
 2. *FFT.* Each output of an FFT of n points is a sum of inputs times products of log2(n) rounded twiddle factors, with
-   log2(n) roundings more, so its error is at most γ·‖input‖₁ with γ = 8·2^-53·(log2 n + 4). ‖ã‖₁ = 1 (Higham 2002, section 24.1
-   has the argument; 8 allows for complex products, radices up to 11 and twiddles that are off by a rounding).
-3. *Power.* Binary powering of X̂ with |X̂ − X| <= γ gives |X̂^T − X^T| <= T·(γ + 3·2^-53)·(|X̂| + γ)^{T−1}. Frequencies
-   with |X̂|^T < e^-80 are set to 0.
+   log2(n) roundings more, so its error is at most γ·‖input‖₁ with γ = 8·2^-53·(log2 n + 4) (Higham 2002, section 24.1
+   has the argument; 8 allows for complex products, radices up to 11 and twiddles that are off by a rounding). For
+   X(z) = Σ ã_j z^{j−c} directly this is γ. Summed by parts twice, with V_j the tail sums of ã and U_j those of V (both from
+   the side on which they fall),
+
+       X(z) − 1 = (z−1)·V(1) + (z−1)²·U(z),    V(1) = E[j − c],    ‖U‖₁ = O(E[(j−c)²]),
+
+   and the error is |z−1|²·γ·‖U‖₁ and some roundings of X − 1: at the frequencies that survive T steps, |z−1|² is of
+   order 1/(T·variance), so T times this does not grow with T. For each frequency the better of the two is used.
+3. *Power.* X^T = exp(T·log(1 + (X−1))): if X̂ is within e of X, X̂^T is within T·(e + rounding)·(|X̂| + e)^{T−1} of X^T.
+   Frequencies with |X̂|^T < e^-80 are set to 0.
 4. *Inverse FFT*, as 2. The sum of 2 to 4, divided by n, bounds the error of every entry (`error`).
-5. *Tilting* rounds each ã_j by at most 2^-53·(4 + 2|s(L_j − L̄)|), relative; summed over j and steps this is a bound
-   on misplaced mass and is added to `outside`. K, s·x and the factor in front are rounded by `log_error`; the masses
-   of the lattice laws by their `mass_rounding`, each step once.
+5. *Tilting* rounds each ã_j by at most 2^-53·(8 + 4|s(L_j − L̄)|), relative. The constant part is a factor on the whole
+   composition, like the lattice masses' `mass_rounding` (each step once) and the rounding of K, of s·x and of the
+   factor in front: all in `log_error`. The other part, averaged over j and summed over the steps, bounds misplaced mass
+   and is added to `outside`.
 """
 
 from __future__ import annotations
@@ -38,7 +46,7 @@ Kinds = Sequence[tuple[LatticeLoss, int]]  # laws on one lattice step, and how o
 
 _U = 2.0**-53
 _NEGLIGIBLE = -80.0  # log of |X|^T
-_REACHES = np.array([1.5, 2.5, 4.0, 6.0, 9.0, 14.0, 22.0])  # θ of the Chernoff bounds, in 1/standard deviation
+_BY_PARTS_FROM = 32  # steps; below it the direct transform is as good
 
 
 class TooManyPoints(Exception):
@@ -110,7 +118,7 @@ def compose(kinds: Kinds, *, tilt: float, log_outside: float, most_points: int) 
     error = spread + _gamma(points) * doubled
     first_loss = offset + step * start
     total = math.fsum(steps * (t.log_constant + tilt * t.centre) for (_, steps), t in zip(kinds, tilted, strict=True))
-    charged = math.fsum(steps * (abs(t.log_constant) + 2) for (_, steps), t in zip(kinds, tilted, strict=True))
+    charged = math.fsum(steps * (abs(t.log_constant) + 4) for (_, steps), t in zip(kinds, tilted, strict=True))
     charged += math.fsum(steps * abs(tilt * t.centre) for (_, steps), t in zip(kinds, tilted, strict=True))
     largest = max(abs(first_loss), abs(first_loss + step * points))
     masses = math.fsum(steps * law.mass_rounding for law, steps in kinds)
@@ -146,7 +154,7 @@ def _tilt(law: LatticeLoss, tilt: float) -> _Tilted:
         log_constant = 0.0
     total = float(np.sum(weights))
     weights /= total
-    lost = _U * float(np.sum(weights * (8 + 4 * np.abs(distance))))
+    lost = _U * float(np.sum(weights * 4 * np.abs(distance)))
     if log_constant:
         lost += _U * float(np.sum(weights * 2 * np.abs(np.where(law.mass > 0, log_mass, 0.0))))
     return _Tilted(weights, centre, log_constant + math.log(total), lost)
@@ -164,14 +172,28 @@ def _window(kinds: Kinds, tilted: Sequence[_Tilted], mean: float, log_outside: f
     for sign, extreme in ((-1.0, lowest), (1.0, highest)):
         reach = abs(extreme - mean)
         if reach > 6 * deviation:
-            for theta in _REACHES / deviation:
-                grown = math.fsum(
-                    steps * _cumulant(t, law.loss, sign * theta) for (law, steps), t in zip(kinds, tilted, strict=True)
-                )
-                reach = min(reach, (grown - log_outside) / theta)
+            reach = min(reach, _chernoff_reach(kinds, tilted, sign, deviation, log_outside))
         ends.append(mean + sign * reach)
     padding = 2 * kinds[0][0].step
     return ends[0] - padding, ends[1] + padding, log_outside + math.log(2)
+
+
+def _chernoff_reach(
+    kinds: Kinds, tilted: Sequence[_Tilted], sign: float, deviation: float, log_outside: float
+) -> float:
+    """Least (log E e^{θ|sum − mean|} − log_outside)/θ over θ = 5·1.7^k/deviation: it falls, then rises with θ."""
+
+    def reach(k: int) -> float:
+        theta = 5.0 * 1.7**k / deviation
+        parts = zip(kinds, tilted, strict=True)
+        grown = math.fsum(steps * _cumulant(t, law.loss, sign * theta) for (law, steps), t in parts)
+        return (grown - log_outside) / theta
+
+    best, k = reach(0), 0
+    direction = 1 if reach(1) < best else -1
+    while abs(k) < 40 and (following := reach(k + direction)) < best:
+        best, k = following, k + direction
+    return best
 
 
 def _cumulant(tilted: _Tilted, loss: Array, theta: float) -> float:
@@ -183,8 +205,9 @@ def _cumulant(tilted: _Tilted, loss: Array, theta: float) -> float:
             exponent = np.log(tilted.weights) + distance
         top = float(np.max(exponent))
         return top + math.log(float(np.sum(np.exp(exponent - top)))) + 1e-13 * abs(top)
-    growth = float(np.sum(tilted.weights * np.expm1(distance)))
-    return math.log1p(growth) + 1e-14 * (abs(growth) + float(np.sum(tilted.weights * np.abs(distance))))
+    terms = tilted.weights * np.expm1(distance)
+    growth = float(np.sum(terms))
+    return math.log1p(growth) + 1e-14 * float(np.sum(np.abs(terms))) / (1 + growth)
 
 
 def _gamma(points: int) -> float:
@@ -193,23 +216,78 @@ def _gamma(points: int) -> float:
 
 def _spectrum(kinds: Kinds, tilted: Sequence[_Tilted], points: int) -> tuple[NDArray[np.complex128], float]:
     """(Π X̂^T, bound on the error that its inverse transform inherits, per entry)."""
-    gamma = _gamma(points)
-    transforms, log_size = [], np.zeros(points // 2 + 1)
+    half = points // 2 + 1
+    log_size, parts, turns = np.zeros(half), [], 0
     for (law, steps), t in zip(kinds, tilted, strict=True):
-        transforms.append(scipy.fft.rfft(_folded(t.weights, law.first, points)))
+        centre = round((t.centre - law.offset) / law.step)
+        less_one, error = _transform(t.weights, law.first - centre, points, steps)
+        parts.append((less_one, error, steps))
+        turns += steps * centre
         with np.errstate(divide="ignore"):
-            log_size += steps * np.log(np.abs(transforms[-1]) + gamma)
+            log_size += steps * np.log(np.abs(1 + less_one) + error)
     kept = np.flatnonzero(log_size > _NEGLIGIBLE)
-    product, relative = np.ones(len(kept), dtype=np.complex128), np.zeros(len(kept))
-    for (_, steps), transform in zip(kinds, transforms, strict=True):
-        part = transform[kept]
-        product *= _power(part, steps)
-        relative += steps * (gamma / (np.abs(part) + gamma) + 3 * _U)
-    spectrum = np.zeros(points // 2 + 1, dtype=np.complex128)
-    spectrum[kept] = product
-    error = np.full(points // 2 + 1, math.exp(_NEGLIGIBLE))
-    error[kept] = relative * np.exp(np.minimum(log_size[kept], math.fsum(n for _, n in kinds) * 2 * gamma))
-    return spectrum, 2 * float(np.sum(error)) / points
+    exponent, relative = np.zeros(len(kept), dtype=np.complex128), np.zeros(len(kept))
+    for less_one, error, steps in parts:
+        part, e = less_one[kept], error[kept]
+        exponent += steps * _log1p(part)
+        relative += steps * (e + 6 * _U * np.abs(part)) / (np.abs(1 + part) + e)
+    phase = -2j * math.pi * ((kept.astype(object) * turns) % points).astype(np.float64) / points
+    relative += 8 * _U * (np.abs(exponent) + 2 * math.pi)
+    spectrum = np.zeros(half, dtype=np.complex128)
+    spectrum[kept] = np.exp(exponent + phase)
+    lost = np.full(half, math.exp(_NEGLIGIBLE))
+    lost[kept] = relative * np.exp(np.minimum(log_size[kept], 1.0))
+    return spectrum, 2 * float(np.sum(lost)) / points
+
+
+def _transform(weights: Array, first: int, points: int, steps: int) -> tuple[NDArray[np.complex128], Array]:
+    """(X(z) − 1, bound on its error) at the `points`-th roots of unity z, for weights at indices from `first` on."""
+    gamma = _gamma(points)
+    direct = scipy.fft.rfft(_folded(weights, first, points)) - 1
+    error = np.full(direct.shape, gamma + 4 * _U)
+    if steps < _BY_PARTS_FROM:
+        return direct, error
+    index = first + np.arange(len(weights), dtype=np.float64)
+    mean, spread = float(np.sum(weights * index)), float(np.sum(weights * np.abs(index)))
+    rounding = 4 * _U * math.sqrt(len(weights) + 16)
+    twice = _tail_sums(_tail_sums(weights, first), first)
+    size = float(np.sum(np.abs(twice)))
+    angle = 2 * math.pi * np.arange(len(direct)) / points
+    step = -2j * np.sin(angle / 2) * np.exp(-0.5j * angle)  # z − 1 without cancellation
+    by_parts = step * (mean + step * scipy.fft.rfft(_folded(twice, first, points)))
+    length = np.abs(step)
+    by_parts_error = length * (length * size * (gamma + 2 * rounding) + 40 * _U * spread) + 8 * _U * np.abs(by_parts)
+    better = by_parts_error < error
+    return np.where(better, by_parts, direct), np.where(better, by_parts_error, error)
+
+
+def _tail_sums(values: Array, first: int) -> Array:
+    """Σ of the values beyond each index j >= 0, and minus Σ of those up to each j < 0; same indices as `values`."""
+    zero = min(max(-first, 0), len(values))
+    result = np.empty_like(values)
+    result[:zero] = -_running_sums(values[:zero])
+    beyond = _running_sums(values[zero:][::-1])[::-1]
+    result[zero:] = np.append(beyond[1:], 0.0)
+    if first > 0:  # nothing lies between 0 and the first index, where the tail sum is the total
+        raise ValueError(f"expected the centre among the indices, got first={first}")
+    return result
+
+
+def _running_sums(values: Array) -> Array:
+    """Cumulative sums in two levels: relative error of about 2·√n roundings for values of one sign."""
+    width = max(math.isqrt(len(values)), 1)
+    blocks = np.zeros(-(-max(len(values), 1) // width) * width)
+    blocks[: len(values)] = values
+    blocks = np.cumsum(blocks.reshape(-1, width), axis=1)
+    blocks[1:] += np.cumsum(blocks[:-1, -1])[:, None]
+    return blocks.reshape(-1)[: len(values)]
+
+
+def _log1p(z: NDArray[np.complex128]) -> NDArray[np.complex128]:
+    """log(1 + z), with an error of a few roundings of |z| for small z."""
+    a, b = z.real, z.imag
+    with np.errstate(divide="ignore"):
+        return 0.5 * np.log1p(np.maximum(a * (2 + a) + b * b, -1.0)) + 1j * np.arctan2(b, 1 + a)
 
 
 def _folded(weights: Array, first: int, points: int) -> Array:
@@ -222,15 +300,3 @@ def _folded(weights: Array, first: int, points: int) -> Array:
     whole = np.zeros(-(-(start + size) // points) * points)
     whole[start : start + size] = weights
     return whole.reshape(-1, points).sum(axis=0)
-
-
-def _power(base: NDArray[np.complex128], exponent: int) -> NDArray[np.complex128]:
-    """base^exponent by repeated squaring: about one rounding a unit of the exponent."""
-    result = None
-    while exponent:
-        if exponent & 1:
-            result = base.copy() if result is None else result * base
-        exponent >>= 1
-        if exponent:
-            base = base * base
-    return np.ones_like(base) if result is None else result

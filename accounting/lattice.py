@@ -144,11 +144,10 @@ def _merge(mass_in, mean, step, offset, first, mass):  # pyright: ignore  # prag
             i += 1
             rest = mass_in[i] if i < n else 0.0
             continue
-        if position - index < 0.25:
-            index -= 1
         target = offset + step * index
         gathered, excess = 0.0, 0.0  # Σ a and Σ a·(1 − e^{target − m}); the group is complete when the latter is 0
-        while i < n:
+        is_last = mean[n - 1] >= target  # nothing can bring its mean down to the target
+        while i < n and not (is_last and mean[i] - target < _ON_LATTICE * step):
             gain = -math.expm1(target - mean[i])
             if excess + rest * gain >= 0:
                 gathered += rest
@@ -157,11 +156,10 @@ def _merge(mass_in, mean, step, offset, first, mass):  # pyright: ignore  # prag
                 rest = mass_in[i] if i < n else 0.0
             else:
                 part = excess / -gain
-                gathered += part
-                rest -= part
+                gathered, rest, excess = gathered + part, rest - part, 0.0
                 break
         terms = max(terms, i - start + 1)
-        if i < n or excess <= 0:
+        if excess <= 0 or not is_last:
             mass[index - first] += gathered
         else:
             _settle(gathered, target - math.log(1 - excess / gathered), step, offset, first, mass)

@@ -150,7 +150,9 @@ class _Solver:
         self.steps = steps
         self.depth = 60.0 + math.log(steps)
         self.coarse = [self._pieces(event, math.inf, 0.0) for event in self.events]
-        self.saddle = question.saddle(Cumulant([(p, e.steps) for p, e in zip(self.coarse, events, strict=True)]))
+        self.cumulant = Cumulant([(p, e.steps) for p, e in zip(self.coarse, events, strict=True)])
+        self.saddle = question.saddle(self.cumulant)
+        self.overshoot = 0.0
         smallest = max(question.log_smallest_mass(), self.saddle.log_delta - 5)
         self.depth = math.log(steps) - smallest + 7 - math.log(question.relative_width)
 
@@ -160,42 +162,85 @@ class _Solver:
 
     def solve(self, *, both: bool, enough: float = -math.inf) -> tuple[float, float]:
         """(lower, upper) as narrow as asked; or as soon as the upper end is at most `enough`."""
-        lower, upper = self.question.nothing(upper=False), self.question.nothing(upper=True)
+        best = self.question.nothing(upper=False), self.question.nothing(upper=True)
         step, widest = self._first_step() * (3.0 if enough > -math.inf else 1.0), math.inf
         for _ in range(_ROUNDS):
-            composed, step = self._compose(step, lattice.upper)
-            upper = min(upper, self.question.bound(composed, upper=True))
-            if upper <= enough or not both:
-                if not both and self._slack(step) <= 1:
+            lower, upper, step = self._bounds(step, both=both or enough > -math.inf, enough=enough)
+            best = max(best[0], lower), min(best[1], upper)
+            width = self.question.width(*best, self.saddle)
+            if best[1] <= enough or width <= 1:
+                break
+            if self._misplaced(*best):
+                if not self._relocate(best[1]):
                     break
-                if both:
-                    break
-            if both:
-                composed, step = self._compose(step, lattice.lower)
-                lower = max(lower, self.question.bound(composed, upper=False))
-            width = self.question.width(lower, upper, self.saddle)
-            if width <= 1 or width > 0.7 * widest:
+                step, widest = self._first_step(), math.inf
+                continue
+            if width > 0.7 * widest:
                 break
             widest = width
-            step *= min(max(0.85 / math.sqrt(width), 0.1), 0.7) if math.isfinite(width) else 0.25
-        return lower, upper
+            step *= min(max(0.85 / math.sqrt(width), 0.1), 0.7)
+        return best
 
-    def _slack(self, step: float) -> float:
-        return 0.0
+    def _bounds(self, step: float, *, both: bool, enough: float) -> tuple[float, float, float]:
+        composed, step = self._compose(step, lattice.upper)
+        upper = self.question.bound(composed, upper=True)
+        if upper <= enough or not both:
+            return self.question.nothing(upper=False), upper, step
+        composed, step = self._compose(step, lattice.lower)
+        return self.question.bound(composed, upper=False), upper, step
+
+    def _misplaced(self, lower: float, upper: float) -> bool:
+        """The saddle-point approximation was far off: the law is not near a Gaussian where δ is decided."""
+        return isinstance(self.question, _EpsilonQuestion) and self.overshoot == 0 and not upper < 1.5 * lower
+
+    def _relocate(self, upper: float) -> bool:
+        """Find ε roughly by bounds of δ on wide lattices, then tilt no more than precision needs. False if ε is 0."""
+        question = self.question
+        assert isinstance(question, _EpsilonQuestion)
+        target, most = question.log_delta, 50 / question.relative_width
+
+        def excess(epsilon: float) -> float:
+            self._place(epsilon, target, most)
+            rough = _DeltaQuestion(epsilon, 0.1)
+            composed, _ = self._compose(self._step_for(0.1 * epsilon), lattice.upper)
+            return rough.bound(composed, upper=True) - target
+
+        high = min(upper, self.saddle.epsilon) if math.isfinite(upper) else self.saddle.epsilon
+        low = high
+        while excess(low) <= 0:
+            low, high = 0.5 * low, low
+            if low < 1e-13 * self.saddle.deviation:
+                return False
+        for _ in range(4):
+            middle = 0.5 * (low + high)
+            low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+        self._place(high, target, most / high)
+        return True
+
+    def _place(self, epsilon: float, log_delta: float, most: float) -> None:
+        """The smallest tilt whose FFT error at ε is small against δ."""
+        allowance = max(math.log(1e-2 * self.question.relative_width / 1e-14), 1.0)
+        highest = self.cumulant.last_calm_tilt(self.cumulant.at_epsilon(epsilon, most).tilt)
+        chosen = self.cumulant.least_tilt(epsilon, log_delta + allowance, highest)
+        self.overshoot = max(chosen.value - chosen.tilt * epsilon - log_delta, 1.0)
+        self.saddle = dataclasses.replace(chosen, epsilon=epsilon)
 
     def _first_step(self) -> float:
-        s, epsilon = self.saddle.tilt, max(self.saddle.epsilon, 0.0)
+        epsilon = max(self.saddle.epsilon, 0.0)
         if isinstance(self.question, _DeltaQuestion):
             epsilon = self.question.epsilon
-        wanted = self.question.relative_width * max(epsilon, 1e-3 * self.saddle.deviation)
-        step = math.sqrt(3.0 * wanted / (self.steps * (s + 1)))
+        return self._step_for(self.question.relative_width * max(epsilon, 1e-3 * self.saddle.deviation))
+
+    def _step_for(self, width: float) -> float:
+        """The lattice step at which each end of the interval is off by about a quarter of `width` (of ε)."""
+        step = math.sqrt(3.0 * width / (self.steps * (self.saddle.tilt + 1)))
         return min(step, self.saddle.deviation)
 
     def _compose(self, step: float, move) -> tuple[Composed, float]:
         """The composition on a lattice of about `step`, wider if there would be too many points."""
         s, deviation = self.saddle.tilt, self.saddle.deviation
         precise = self.question.relative_width * min(1.0, s * max(self.saddle.epsilon, 1e-3 / s)) / (1 + s * deviation)
-        log_outside = math.log(1e-4 * min(precise, 1e-3))
+        log_outside = math.log(1e-4 * min(precise, 1e-3)) - self.overshoot
         while True:
             step = self._on_ends(step)
             try:
@@ -211,7 +256,9 @@ class _Solver:
         top, bottom = _ends(coarse)
         if top - bottom > _MOST_PIECES * step:
             raise TooManyPoints((top - bottom) / step * (_MOST_POINTS / _MOST_PIECES))
-        offset = top - step * round(top / step) if math.isfinite(largest_loss(event.mechanism, event.shift)) else 0.0
+        offset = 0.0
+        if math.isfinite(largest_loss(event.mechanism, event.shift)):  # its top may be an atom: a lattice point just below
+            offset = top - step * round(top / step) - (1e-14 * max(abs(top), abs(bottom)) + 5e-12 * step)
         return move(self._pieces(event, step, offset), step, offset), event.steps
 
     def _on_ends(self, step: float) -> float:

@@ -30,6 +30,8 @@ class Saddle:
     epsilon: float
     log_delta: float
     deviation: float
+    value: float
+    """Λ(s)."""
 
 
 class Cumulant:
@@ -54,7 +56,7 @@ class Cumulant:
             variance += steps * float(np.sum(weights * (loss - centre) ** 2)) / total
         deviation = math.sqrt(max(variance, 1e-300))
         log_tail = _log_r(tilt * deviation, deviation)
-        return Saddle(tilt, mean, value - tilt * mean + log_tail, deviation)
+        return Saddle(tilt, mean, value - tilt * mean + log_tail, deviation, value)
 
     @staticmethod
     def _log_total(log_mass: Array, loss: Array, tilt: float, peak: float, total: float) -> float:
@@ -70,10 +72,19 @@ class Cumulant:
         """The saddle point at ε, with s at most `largest`."""
         return self._search(lambda point: epsilon - point.epsilon, largest)
 
+    def least_tilt(self, epsilon: float, log_delta: float, largest: float) -> Saddle:
+        """The smallest s at which the tilted law at ε exceeds e^`log_delta`: Λ(s) − sε <= log_delta; s <= `largest`."""
+        return self._search(lambda point: point.value - point.tilt * epsilon - log_delta, largest)
+
+    def last_calm_tilt(self, largest: float) -> float:
+        """The largest s <= `largest` at which tilting has not yet blown up the deviation: rare large losses do that."""
+        calm = 2 * self.at(0.0).deviation
+        return self._search(lambda point: calm - point.deviation, largest).tilt
+
     def _search(self, excess, largest: float) -> Saddle:
         """s at which `excess`, falling with s, changes sign; in (smallest, largest]."""
         deviation = self.at(0.0).deviation
-        low, high = math.log(min(0.3 / deviation, 0.1 * largest)), math.log(largest)
+        low, high = math.log(min(1e-3 / deviation, 0.1 * largest)), math.log(largest)
         point = self.at(math.exp(low))
         if excess(point) <= 0:
             return point

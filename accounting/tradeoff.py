@@ -26,11 +26,12 @@ and γ_{i+1}, writing any point as one beyond a chord,
 
 the first because convexity gives h(γ_i) <= (1−s)·h(γ_{i−1}) + s·h(γ) with s = (γ_i − γ_{i−1})/(γ − γ_{i−1}), solved for
 h(γ) and bounded by l_i, u_{i−1}; the minimum with 0 only lowers it. At i = 0 (γ = 1) the point on the left is the
-reflection of γ_1; past the last point, B is the floor h(∞) >= 0. Now 1 − max(A, B)(γ) − γa is concave in γ with one
-kink, so its largest value on a segment lies at an end or at the kink: f(a) is at most the largest of finitely many
-terms. The reflected terms follow alike, as e^(−ε)·(1 − A − a) is linear in e^(−ε). A kink placed off by rounding stays
-a bound with the smaller of A and B there: that line leads away from the kink and, where the kink is the maximum, it
-falls with its distance.
+reflection of γ_1. On the last segment B has slope 0, and past the last point it is a lower bound of h(∞). Now
+1 − max(A, B)(γ) − γa is concave in γ with one kink, so its largest value on a segment lies at an end or at the kink:
+f(a) is at most the largest of finitely many terms. The reflected terms follow alike, as e^(−ε)·(1 − A − a) is linear in
+e^(−ε). Rounding may place the kink beside itself. With the *smaller* of A and B there the term is still a bound: where
+the kink is the maximum, 1 − A − γa rises towards it from the left and 1 − B − γa falls from it to the right; the
+smaller of A and B continues these lines beyond the kink, upwards.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ Array = NDArray[np.float64]
 _EPS = 2.0**-52
 _LARGEST = 700.0  # ε from which e^ε would leave the floats
 _NEGLIGIBLE = 1e-12  # δ below which a smaller range of ε is tried
+_TIGHTEST, _LOOSEST = 1e-9, 2.0**20  # ranges of ε that are tried
+_TINY = 1e-300  # covers the rounding of numbers that the floats hold with fewer digits
+_FINE = 1e-9  # relative width of the power at which refining stops
 _SHARES = (0.001, 0.01, 0.03, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
@@ -246,10 +250,7 @@ class _Profile:
 def _profile_of(
     releases: Sequence[Release], errors: Array, points: int, accountant: str, relative_width: float
 ) -> _Profile:
-    """Bounds of a composition on a grid that is refined where h bends, as far as the asked type I errors can see.
-
-    ε past log(1/a) adds nothing at type I error a, and past 40 nothing to the reflected terms; only a = 0 sees all.
-    """
+    """Bounds of a composition on a grid of ε that is refined where the asked type I errors look."""
     points = _validate.integer("points", points, minimum=2)
     known: dict[float, tuple[float, float]] = {}
 
@@ -263,34 +264,46 @@ def _profile_of(
         grid = np.array(sorted(known))
         return grid, np.array([known[e][0] for e in grid]), np.array([known[e][1] for e in grid])
 
-    positive = errors[errors > 0]
-    reach = max(40.0, -math.log(float(np.min(positive)))) if positive.size else 40.0
     top = 1.0
-    while top > 1e-9 and upper_at(top / 2) <= _NEGLIGIBLE:
+    while top > _TIGHTEST and upper_at(top / 2) <= _NEGLIGIBLE:
         top /= 2
-    while top < _LARGEST / 2 and upper_at(top) > _EPS / 4:
+    while upper_at(top) > _EPS / 4 and top < _LOOSEST:
         top *= 2
-    for epsilon in np.linspace(0.0, min(top, reach), min(points, 9)):
+    for epsilon in np.linspace(0.0, min(top, 40.0), min(points, 9)):
         upper_at(float(epsilon))
     while len(known) < points:
         grid, _, upper = table()
-        before = len(known)
-        for epsilon in _bends(grid, upper, reach)[: points - before]:
-            upper_at(float(epsilon))
-        if len(known) == before:
+        wanted = _bends(grid, upper, errors)[: points - len(known)]
+        if not wanted.size:
             break
+        for epsilon in wanted:
+            upper_at(float(epsilon))
     return _profile(*table())
 
 
-def _bends(grid: Array, upper: Array, reach: float) -> Array:
-    """Midpoints of the segments below `reach`, the half of them where h departs most from its chords (a choice only)."""
-    excess = np.expm1(grid)
-    kinks, values = (array[:-1] for array in _kinks(excess, upper, upper, 0.0))
-    departure = np.interp(kinks, excess, upper) - values
-    middles = 0.5 * (grid[1:] + grid[:-1])
-    departure[(grid[:-1] >= reach) | (middles <= grid[:-1]) | (middles >= grid[1:])] = 0.0
-    order = np.argsort(-departure, kind="stable")[: (len(middles) + 1) // 2]
-    return middles[order[departure[order] > _EPS]]
+def _bends(grid: Array, upper: Array, errors: Array) -> Array:
+    """Midpoints of the segments whose kink decides the power at some of `errors`, the widest relative gap first.
+
+    Only a choice of grid, so the upper bounds stand for h itself. Half of the candidates are returned, at least one.
+    """
+    profile = _profile(grid, upper, upper)
+    a = errors.reshape(-1, 1)
+    terms = [
+        profile.lower + (1 + profile.kink_excess) * a,
+        (profile.kink_excess + profile.lower + a) / (1 + profile.kink_excess),
+    ]
+    each = np.minimum(*terms)
+    segment = np.argmin(each, axis=1) - len(profile.excess)  # negative: a grid point decides, nothing to gain
+    lower, high = _powers(profile, errors.ravel())
+    gap = np.where(high > lower, 1 - lower / np.where(high > 0, high, 1.0), 0.0)
+    widest: dict[float, float] = {}  # of each midpoint, the relative gap it can narrow
+    for i in np.flatnonzero((segment >= 0) & (segment < len(grid) - 1) & (gap > _FINE)):
+        left, right = float(grid[segment[i]]), float(grid[segment[i] + 1])
+        if (right - left) * (high[i] - lower[i]) > 64 * _EPS * upper[segment[i]]:  # else rounding outweighs the gain
+            middle = 0.5 * (left + right)
+            widest[middle] = max(widest.get(middle, 0.0), float(gap[i]))
+    ranked = sorted(widest, key=lambda middle: -widest[middle])
+    return np.array(ranked[: (len(ranked) + 1) // 2])
 
 
 def _profile(grid: Array, lower: Array, upper: Array) -> _Profile:
@@ -322,10 +335,12 @@ def _kinks(excess: Array, lower: Array, upper: Array, floor: float) -> tuple[Arr
     turn = slope_a - slope_b
     step = np.divide(start_b - lower, turn, out=np.zeros_like(turn), where=turn != 0)
     step = np.clip(step, 0.0, np.minimum(width, math.exp(_LARGEST)))
-    fineness = 1 + float(np.max((1 + excess) / gaps)) + step / gaps  # how much chords magnify roundings
-    rounding = 8 * _EPS * fineness * (lower + np.abs(slope_a) * step + _EPS)
-    values = np.minimum(lower + slope_a * step, start_b + slope_b * step) - rounding
-    return excess + step, np.maximum(values, floor)
+    values = np.minimum(lower + slope_a * step, start_b + slope_b * step)
+    ratio = (1 + excess) / gaps  # by which a chord magnifies roundings
+    fineness = 1 + ratio + np.append(ratio, [0.0, 0.0])[2:] + step / gaps
+    size = fineness * (lower - slope_a * step) - (slope_a + slope_b) * (1 + excess + step)
+    values = values - 8 * _EPS * size
+    return excess + step, np.maximum(values, floor)  # h does not fall below h(∞)
 
 
 def _powers(profile: _Profile, errors: Array) -> tuple[Array, Array]:
@@ -338,8 +353,8 @@ def _powers(profile: _Profile, errors: Array) -> tuple[Array, Array]:
         for bound, excess in ((profile.lower, profile.kink_excess), (profile.upper, profile.excess))
     )
     upper = np.where(errors == 0, np.minimum(upper, profile.at_infinity), upper)
-    lower = np.maximum(lower * (1 - 16 * _EPS), errors)  # guessing at random has power a
-    return np.minimum(lower, 1.0), np.clip(upper * (1 + 16 * _EPS), errors, 1.0)
+    lower = np.clip(lower * (1 - 16 * _EPS) - _TINY, errors, 1.0)  # guessing at random has power a
+    return lower, np.clip(upper * (1 + 16 * _EPS) + _TINY, errors, 1.0)
 
 
 def _curve(profile: _Profile, errors: Array) -> TradeoffCurve:

@@ -1,0 +1,215 @@
+"""The characteristic-function accountant: δ(ε) of a composition as an inversion integral. A second opinion, no proof.
+
+For losses L = log dA/dB, Λ(z) = Σ steps·log E_A[e^{zL}] over all releases and S the total loss,
+
+    δ(ε) = E_A[(1 − e^{ε−S})_+] = (1/2πi)·∫_{s−i∞}^{s+i∞} e^{Λ(z)−zε}/(z(z+1)) dz    for every s > 0,
+
+an analytic form of the accountant of Zhu, Dong and Wang (arXiv 2106.08567) at the saddle point of Alghamdi et al.
+(arXiv 2208.09595), where nothing cancels however small δ is. No loss is put on a grid. Sampled releases are composed in
+each direction alone, A = (1−q)Q+qP against B = Q (*remove*) and A = Q against B = (1−q)Q+qP (*add*); the larger ε is
+the answer.
+
+What is proven, given Λ: the trapezoid rule's discretisation error is below e^−32 of δ (`characteristic_line`).
+What is *a posteriori*: Λ itself (quadrature whose convergence is observed, `characteristic_nodes`), where the integral is
+ended, and rounding. The stated error is the difference between two lines, with different real parts, steps, ends and
+quadrature nodes, times a factor (3 where the integrand dies out; 30 where a window fades it), plus an estimate of
+rounding. Doubling the end goes on until this error is small; a case where it does not become small is a `ValueError`.
+So the interval is not a guarantee: it is there to be compared with a proven one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from .accountants import Accountant, LogDelta
+from .characteristic_law import refusal
+from .characteristic_line import Composed, Line, alias_period, compose
+from .characteristic_nodes import Resolution, Undecided, Unresolved
+from .event import Event
+from .interval import EpsilonInterval
+
+_DEPTH = 45.0  # −log of the tail mass that is cut or lumped, relative to δ/steps
+_FIRST_END = 12.5  # standard deviations of the characteristic function of a normal loss
+_MOST_DOUBLINGS = 24
+_GOAL = 3e-10  # stated error of log δ, or relative error of ε, at which the search for a better end stops
+_TOLERATED = 1e-6  # error of log δ above which there is no result, unless the caller asked for less
+_FACTOR_SHARP, _FACTOR_WINDOW = 3.0, 30.0  # the stated error in units of the difference between two lines
+_LOST = 4.0  # log of the digits given up for a longer step
+_NEAR = 0.05  # a line serves for ε within this many units of √ψ″
+_AT_THE_END = 1e12  # s·(largest loss) beyond which ε is the largest loss to 1e-11
+
+
+class CharacteristicFunction(Accountant):
+    """Compositions of scalar releases by numerical inversion; its error is stated, not proven."""
+
+    name = "cf"
+
+    def refusal(self, events: Sequence[Event]) -> str | None:
+        return next((reason for reason in map(refusal, events) if reason), None)
+
+    def epsilon(self, events: Sequence[Event], delta: float, relative_width: float) -> EpsilonInterval:
+        """Raises ValueError with the reason where δ cannot be resolved to a small error."""
+        if not events:
+            return EpsilonInterval(0.0, 0.0, 0.0)
+        each = [d.epsilon(math.log(delta), relative_width) for d in self._directions(events)]
+        return EpsilonInterval(*(max(values) for values in zip(*each, strict=True)))
+
+    def log_delta(self, events: Sequence[Event], epsilon: float, relative_width: float) -> LogDelta:
+        """Raises ValueError with the reason where δ cannot be resolved to a small error."""
+        if not events:
+            return -math.inf, -math.inf, -math.inf
+        each = [d.log_delta(epsilon, relative_width) for d in self._directions(events)]
+        lower, estimate, upper = (max(values) for values in zip(*each, strict=True))
+        return lower, estimate, upper
+
+    def _directions(self, events: Sequence[Event]) -> list[Direction]:
+        reason = self.refusal(events)
+        if reason:
+            raise ValueError(f"the characteristic-function accountant does not support this: {reason}")
+        symmetric = all(event.sampling_rate == 1 for event in events)
+        return [Direction(events, remove=remove) for remove in ((True,) if symmetric else (True, False))]
+
+
+class _Found(NamedTuple):
+    """A point (ε, log δ) of the privacy profile, the error of log δ, and the slope of log δ in ε."""
+
+    epsilon: float
+    log_delta: float
+    error: float
+    slope: float
+
+
+class Direction:
+    """A composition in one direction, *remove* or *add*."""
+
+    def __init__(self, events: Sequence[Event], *, remove: bool):
+        self._events, self._remove = events, remove
+        self._log_steps = math.log(sum(event.steps for event in events))
+
+    def epsilon(self, target: float, relative_width: float) -> EpsilonInterval:
+        """ε at log δ = `target`, with the stated error."""
+        composed, s = self._saddle(target, lambda composed, guess: composed.saddle_of_delta(target, guess))
+        largest, epsilon = composed.largest, composed.laplace(s)[0]
+        if s * largest > _AT_THE_END and math.isfinite(largest):
+            gap = max(largest - epsilon, 0.0) + 1e-11 * largest
+            return EpsilonInterval(max(largest - 3 * gap, 0.0), largest, largest)
+        if epsilon <= 0:
+            at_zero = self._at_epsilon(0.0)
+            if at_zero.log_delta + at_zero.error <= target:
+                return EpsilonInterval(0.0, 0.0, 0.0)
+            epsilon = 0.01 / s
+        found = self._found(composed, s, epsilon, target, fixed_epsilon=False)
+        error, value = found.error / abs(found.slope), found.epsilon
+        if error > max(relative_width, 1e-9) * abs(value) and found.error > _TOLERATED:
+            raise Unresolved(f"ε is {value:.6g} to an error of {error:.1g} only: δ has a kink too near")
+        return EpsilonInterval(max(value - error, 0.0), max(value, 0.0), max(min(value + error, largest), 0.0))
+
+    def log_delta(self, epsilon: float, relative_width: float) -> LogDelta:
+        """(lower, estimate, upper) of log δ at `epsilon`, with the stated error."""
+        found = self._at_epsilon(epsilon)
+        if found.error > max(relative_width * epsilon * abs(found.slope), _TOLERATED):
+            raise Unresolved(f"log δ is {found.log_delta:.6g} to an error of {found.error:.1g} only")
+        return found.log_delta - found.error, found.log_delta, min(found.log_delta + found.error, 0.0)
+
+    def _at_epsilon(self, epsilon: float) -> _Found:
+        log_delta = -30.0
+        for _ in range(50):  # deeper tails until they are deep enough for δ
+            guess = log_delta
+            composed, s = self._saddle(guess, lambda composed, near: composed.saddle_of_epsilon(epsilon, near))
+            if epsilon >= composed.largest:
+                return _Found(epsilon, -math.inf, 0.0, -math.inf)
+            log_delta = composed.laplace(s)[1]
+            if log_delta >= guess - 5:
+                break
+        if s * composed.largest > _AT_THE_END and math.isfinite(composed.largest):
+            raise Unresolved("ε is within rounding of the largest loss")
+        return self._found(composed, s, epsilon, log_delta, fixed_epsilon=True)
+
+    # ---- two lines, ever longer ----------------------------------------------------------------------------
+
+    def _saddle(self, log_delta: float, solve: Callable[[Composed, float], float]) -> tuple[Composed, float]:
+        """(the composition at nodes for saddle points near s, s = `solve` (composition, guess))."""
+        depth = self._depth(log_delta)
+        variance = compose(self._events, self._remove, Resolution((0.0,), 0.0, depth)).cumulants(0.0).variance
+        guess = math.sqrt(2 * max(-log_delta, 1.0) / variance)
+        for _ in range(8):
+            composed = compose(self._events, self._remove, Resolution((0.0, guess), 0.0, depth))
+            s = solve(composed, guess)
+            if s < 1.5 * guess or s * composed.largest > _AT_THE_END:
+                break
+            guess = s
+        return composed, s
+
+    def _depth(self, log_delta: float) -> float:
+        return _DEPTH - log_delta + self._log_steps
+
+    def _found(self, composed: Composed, s: float, epsilon: float, log_delta: float, *, fixed_epsilon: bool) -> _Found:
+        """The point of the profile at ε or at log δ, the other being a guess: pairs of lines until they agree."""
+        deviation = max(math.sqrt(composed.cumulants(s).variance), 0.3 * math.sqrt(composed.laplace(s)[2]))
+        frequency = _FIRST_END / deviation
+        best: _Found | None = None
+        reason: Unresolved = Unresolved("its characteristic function does not decay")
+        for _ in range(_MOST_DOUBLINGS):
+            s = composed.saddle_of_epsilon(epsilon, s)
+            try:
+                found, useful, sharp = self._pair(composed, s, epsilon, log_delta, frequency, fixed_epsilon)
+            except Undecided:
+                frequency *= 4
+                continue
+            except Unresolved as error:
+                reason = error
+                break
+            if found.error > 1:
+                frequency *= 4
+                continue
+            near = self._is_near(composed, s, epsilon, log_delta, found)
+            epsilon, log_delta = found.epsilon, found.log_delta
+            if not near and found.error < 0.01:
+                continue
+            if useful:
+                stalled = best is not None and best.error < 1e-8 and found.error > 0.5 * best.error
+                best = found if best is None or found.error < best.error else best
+                if sharp or stalled or found.error < _GOAL * max(1.0, abs(epsilon * found.slope)):
+                    return best
+            frequency *= 2 if found.error < 0.1 else 4
+        if best is None:
+            raise reason
+        return best
+
+    def _pair(
+        self, composed: Composed, s: float, epsilon: float, log_delta: float, frequency: float, fixed_epsilon: bool
+    ) -> tuple[_Found, bool, bool]:
+        """(the point on two lines, the second longer, with the stated error; whether to be used; whether sharp)."""
+        s = self._cheapest(composed, s, epsilon, log_delta)
+        depth, lines, points = self._depth(log_delta), [], []
+        for tilt, end in ((s, frequency), (0.9 * s, 1.25 * frequency)):
+            resolved = compose(self._events, self._remove, Resolution((tilt,), end, depth))
+            line = Line(resolved, tilt, epsilon, log_delta, end)
+            if fixed_epsilon:
+                log_delta, slope = line.log_delta(epsilon)
+            else:
+                epsilon, slope = line.root(log_delta, epsilon, composed.largest)
+            lines.append(line)
+            points.append((epsilon, log_delta, slope))
+        (epsilon_1, log_delta_1, _), (epsilon_2, log_delta_2, slope) = points
+        difference = abs(epsilon_1 - epsilon_2) * abs(slope) + abs(log_delta_1 - log_delta_2)
+        sharp = all(line.sharp for line in lines)
+        error = difference * (_FACTOR_SHARP if sharp else _FACTOR_WINDOW) + lines[1].rounding(epsilon)
+        found = _Found(epsilon, log_delta, error, slope)
+        return found, all(line.settled for line in lines), sharp
+
+    @staticmethod
+    def _cheapest(composed: Composed, s: float, epsilon: float, log_delta: float) -> float:
+        """The s, not far below the saddle point, at which the longest step will do."""
+        exponent, width = composed.exponent(s, epsilon), 1 / math.sqrt(composed.laplace(s)[2])
+        choices = [s * part for part in (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)]
+        allowed = [c for c in choices if composed.exponent(c, epsilon) <= exponent + _LOST]
+        return min(allowed, key=lambda c: alias_period(composed, c, epsilon, log_delta, width))
+
+    @staticmethod
+    def _is_near(composed: Composed, s: float, epsilon: float, log_delta: float, found: _Found) -> bool:
+        """Whether the lines were made for what they found."""
+        unit = math.sqrt(composed.laplace(s)[2])
+        return abs(found.epsilon - epsilon) <= _NEAR * unit and abs(found.log_delta - log_delta) <= 0.5
