@@ -1,4 +1,4 @@
-"""The interface of an accountant: it proves an interval for the compositions that it supports, and refuses the others."""
+"""The interface of an accountant: it proves an interval for the compositions it supports, and refuses the others."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ class Accountant(abc.ABC):
     """Proves (ε, δ) for a list of events, all composed."""
 
     name: str
+    resolution: float = 1e-11
+    """Relative change of the noise below which answers need not change smoothly."""
 
     @abc.abstractmethod
     def refusal(self, events: Sequence[Event]) -> str | None:

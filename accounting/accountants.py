@@ -1,130 +1,67 @@
-"""Accountants: each proves an interval for the compositions that it supports, and says why it refuses others."""
+"""All accountants, and the choice among them."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-import numpy as np
-from numpy.typing import NDArray
-
-from . import gaussian, scalar
-from ._roots import falling_root
 from .accountant import Accountant, LogDelta
-from .cells import fisher_information_bounds
-from .conversion import best_epsilon, best_log_delta
 from .event import Event
+from .exact import ExactGaussian, ExactScalar
 from .interval import EpsilonInterval
-from .renyi import RenyiCurve, renyi_curve
+from .pld import PrivacyLoss
+from .renyi_accountant import Renyi
 
-Array = NDArray[np.float64]
-class ExactGaussian(Accountant):
-    """Unsampled Gaussian noise in any dimension: the composition is one Gaussian with μ² = Σ steps·shift²/σ²."""
+_EXACT: tuple[Accountant, ...] = (ExactGaussian(), ExactScalar())
+_PLD, _RDP = PrivacyLoss(), Renyi()
+ALL: tuple[Accountant, ...] = (*_EXACT, _PLD, _RDP)
 
-    name = "exact"
+
+class Best(Accountant):
+    """The cheapest proven accountant that reaches the width asked for; if none does, the one that proves most.
+
+    Exact answers first, then the privacy loss distribution, then Rényi divergences (which alone bound independent noise
+    in several dimensions). The interval is always that of one accountant: intersecting the intervals of two would turn a
+    fault in either into a false bound.
+    """
+
+    name = "best"
 
     def refusal(self, events: Sequence[Event]) -> str | None:
-        if all(event.mechanism.isotropic and event.sampling_rate == 1 for event in events):
-            return None
-        return "it needs Gaussian noise without sampling"
+        reasons = [accountant.refusal(events) for accountant in ALL]
+        return None if None in reasons else "; ".join(str(reason) for reason in reasons)
+
+    @staticmethod
+    def first(events: Sequence[Event]) -> Accountant:
+        """The accountant that is asked first."""
+        return next(accountant for accountant in ALL if accountant.refusal(events) is None)
 
     def epsilon(self, events: Sequence[Event], delta: float, relative_width: float) -> EpsilonInterval:
-        return gaussian.epsilon_interval(delta, self._mu(events))
+        return self._answer(
+            events,
+            lambda accountant: accountant.epsilon(events, delta, relative_width),
+            lambda answer: answer.upper - answer.lower <= relative_width * answer.upper,
+        )
 
     def log_delta(self, events: Sequence[Event], epsilon: float, relative_width: float) -> LogDelta:
-        lower, upper = gaussian.log_delta_bounds(epsilon, self._mu(events))
-        return lower, upper, upper
-
-    def _mu(self, events: Sequence[Event]) -> float:
-        return math.sqrt(math.fsum(e.steps * e.shift**2 * e.mechanism.fisher_information for e in events))
-
-
-class ExactScalar(Accountant):
-    """One release of one coordinate (or of Gaussian noise), Poisson-sampled or not, by its level set."""
-
-    name = "exact"
-
-    def refusal(self, events: Sequence[Event]) -> str | None:
-        if len(events) == 1 and events[0].steps == 1 and events[0].is_scalar and events[0].attained == 1:
-            return None
-        return "it needs one release of one coordinate, and not a sampled replace-one"
-
-    def epsilon(self, events: Sequence[Event], delta: float, relative_width: float) -> EpsilonInterval:
-        (event,) = events
-        target, high = math.log(delta), scalar.largest_epsilon(event)
-        if math.isinf(high):
-            high = 1.0
-            while scalar.log_delta_bounds(event, high)[1] > target:
-                high *= 2
-        lower = self._root(event, target, high, bound=0)
-        upper = self._root(event, target, high, bound=1)
-        return EpsilonInterval(
-            max(0.0, lower - 1e-12 * (1 + lower)), upper, upper + (1e-12 * (1 + upper) if upper else 0)
+        width = max(1.0, epsilon) * 10 * relative_width
+        return self._answer(
+            events,
+            lambda accountant: accountant.log_delta(events, epsilon, relative_width),
+            lambda answer: answer[2] - answer[0] <= width or answer[2] == answer[0],
         )
 
     @staticmethod
-    def _root(event: Event, target: float, high: float, *, bound: int) -> float:
-        """ε at which the lower (0) or upper (1) bound of log δ meets the target, in [0, high]."""
-
-        def excess(epsilon: float) -> float:
-            return max(scalar.log_delta_bounds(event, epsilon)[bound], -1e6) - target
-
-        return falling_root(excess, high)
-
-    def log_delta(self, events: Sequence[Event], epsilon: float, relative_width: float) -> LogDelta:
-        lower, upper = scalar.log_delta_bounds(events[0], epsilon)
-        return lower, upper, upper
-
-
-class Renyi(Accountant):
-    """Rényi curves added over the composition, then converted at the best order (order ∞ included)."""
-
-    name = "rdp"
-
-    def refusal(self, events: Sequence[Event]) -> str | None:
-        try:
-            for event in events:
-                renyi_curve(event)
-        except ValueError as error:
-            return str(error)
-        return None
-
-    def epsilon(self, events: Sequence[Event], delta: float, relative_width: float) -> EpsilonInterval:
-        at, largest = self._composed(events)
-        value, _ = best_epsilon(at, math.log(delta))
-        upper = min(value, largest)
-        return EpsilonInterval(min(self._lower_epsilon(events, delta), upper), upper, upper)
-
-    def log_delta(self, events: Sequence[Event], epsilon: float, relative_width: float) -> LogDelta:
-        at, largest = self._composed(events)
-        upper = -math.inf if epsilon >= largest else best_log_delta(at, epsilon)[0]
-        return -math.inf, upper, upper
-
-    @staticmethod
-    def _composed(events: Sequence[Event]):
-        curves: list[tuple[int, RenyiCurve]] = [(event.steps, renyi_curve(event)) for event in events]
-
-        def at(orders: Array) -> Array:
-            return np.sum([steps * curve.at(orders) for steps, curve in curves], axis=0)
-
-        return at, math.fsum(steps * curve.largest_loss for steps, curve in curves)
-
-    @staticmethod
-    def _lower_epsilon(events: Sequence[Event], delta: float) -> float:
-        """A neighbour that the composition cannot hide: one release seen alone, or (d = ∞) the spread-out shift.
-
-        Without sampling, a shift spread over m coordinates makes the loss of m-fold independent noise converge, as m
-        grows, to that of a Gaussian with μ² = steps·shift²·I (local asymptotic normality), and hockey-stick
-        divergences are lower semicontinuous: no bound for every dimension can lie below it.
-        """
-        singles = [dataclasses.replace(e.attained_pair, steps=1, dimension=1) for e in events]
-        best = max((ExactScalar().epsilon([single], delta, 1.0).lower for single in singles), default=0.0)
-        if events and all(e.dimension == math.inf and e.sampling_rate == 1 for e in events):
-            information = math.fsum(e.steps * e.shift**2 * fisher_information_bounds(e.mechanism)[0] for e in events)
-            best = max(best, gaussian.epsilon_interval(delta, math.sqrt(information)).lower)
+    def _answer(events: Sequence[Event], ask: Callable, is_narrow: Callable):
+        best = None
+        for accountant in ALL:
+            if accountant.refusal(events) is None:
+                answer = ask(accountant)
+                if best is None or answer[2] < best[2]:
+                    best = answer
+                if accountant in _EXACT or is_narrow(answer):
+                    break
+        assert best is not None, "choose() has checked that some accountant answers"
         return best
 
 
-EXACT: tuple[Accountant, ...] = (ExactGaussian(), ExactScalar())
-RENYI = Renyi()
+BEST = Best()

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ..mechanisms import Mechanism, _validate
-from .accountants import EXACT, RENYI, Accountant
+from .accountant import Accountant
+from .accountants import ALL, BEST
 from .event import Event, to_events
 from .interval import AccountantsDisagree, DeltaInterval, EpsilonInterval
 from .release import ADD_OR_REMOVE_ONE, POISSON, Release
 
-ACCOUNTANTS = ("best", "exact", "rdp")
+ACCOUNTANTS = ("best", "exact", "pld", "rdp")
 Interval = TypeVar("Interval", EpsilonInterval, DeltaInterval)
 
 
@@ -40,10 +41,12 @@ def epsilon(
         dimension: number of coordinates, or `math.inf` for every dimension; may be None for the Gaussian only.
         adjacency: `add_or_remove_one`, `replace_special` or `replace_one` (see `Release`).
         sampling: `poisson`, or `fixed_size` for `replace_one` (see `Release`).
-        accountant: "exact" (Gaussian without sampling; one scalar release), "rdp", or "best": exact where it applies,
-            Rényi elsewhere.
-        relative_width: the width aimed at. Exact intervals are far below it. The Rényi interval does not get narrower
-            on demand: its width is what the two ends show.
+        accountant: "exact" (Gaussian without sampling; one scalar release), "pld" (privacy loss distributions: scalar
+            releases and Gaussian noise), "rdp" (Rényi divergences: any dimension), or "best", which asks them in this
+            order until one reaches the width.
+        relative_width: width of the interval, as a fraction of ε, that is aimed at. Exact intervals are far below it,
+            "pld" refines its lattice until it is reached or memory ends (about 1e-5); the Rényi interval does not get
+            narrower on demand. The two ends show what was reached.
         verify: also ask every other accountant that supports the question.
 
     Raises:
@@ -117,13 +120,13 @@ def compose_delta(
 def choose(events: Sequence[Event], accountant: str) -> Accountant:
     """The accountant that answers; raises ValueError with the reason if the named one refuses."""
     _validate.one_of("accountant", accountant, ACCOUNTANTS)
-    candidates = [*EXACT, RENYI] if accountant == "best" else [a for a in (*EXACT, RENYI) if a.name == accountant]
     reasons = []
-    for candidate in candidates:
-        reason = candidate.refusal(events)
-        if reason is None:
-            return candidate
-        reasons.append(reason)
+    for candidate in (BEST, *ALL):
+        if candidate.name == accountant:
+            reason = candidate.refusal(events)
+            if reason is None:
+                return candidate
+            reasons.append(reason)
     raise ValueError(f"accountant={accountant} refuses: {'; '.join(reasons)}")
 
 
@@ -131,7 +134,7 @@ def _ask(events: Sequence[Event], ask: Callable[[Accountant], Interval], account
     chosen = choose(events, accountant)
     answer = ask(chosen)
     if verify:
-        for other in (*EXACT, RENYI):
+        for other in ALL:
             if other is not chosen and other.refusal(events) is None:
                 _check_overlap(chosen.name, answer, other.name, ask(other))
     return answer

@@ -8,13 +8,14 @@ from collections.abc import Callable
 
 from ..mechanisms import Gaussian, Laplace, Mechanism, _validate
 from ._roots import bracketed_root
+from .accountants import Best
 from .api import choose
 from .event import Event, to_events
 from .release import ADD_OR_REMOVE_ONE, POISSON, Release
 
 _SHORTHANDS: dict[str, Callable[[], Mechanism]] = {"gaussian": lambda: Gaussian(1.0), "laplace": lambda: Laplace(1.0)}
 _LARGEST_FACTOR = 1e100
-_WIDTH = 1e-3
+_ROUGH_WIDTH, _WIDTH = 0.05, 1e-3  # of ε: while a bracket is sought, and for the answer (that of `epsilon` by default)
 
 
 def calibrate(
@@ -56,13 +57,15 @@ def calibrate(
     (event,) = events
     chosen, target = choose(events, accountant), math.log(delta)
 
-    def excess(log_factor: float) -> float:
+    def excess(log_factor: float, width: float) -> float:
         """Upper bound of log δ at the target ε, less log δ: falls with the factor."""
-        value = chosen.log_delta([event.scaled(math.exp(log_factor))], epsilon, _WIDTH)[2]
+        value = chosen.log_delta([event.scaled(math.exp(log_factor))], epsilon, width)[2]
         return min(max(value, -1e5), 0.0) - target
 
-    root = _root(excess)
-    return _land(shape, math.exp(root), lambda m: _exceeds(chosen, event, m, epsilon, target))
+    resolution = (chosen.first(events) if isinstance(chosen, Best) else chosen).resolution
+    root = _polished(lambda x: excess(x, _WIDTH), _root(lambda x: excess(x, _ROUGH_WIDTH)), resolution)
+    nudge = 0.1 * resolution
+    return _land(shape, math.exp(root), nudge, lambda m: _exceeds(chosen, event, m, epsilon, target))
 
 
 def _shape(mechanism: Mechanism | str) -> Mechanism:
@@ -90,8 +93,17 @@ def _root(excess: Callable[[float], float]) -> float:
             high, low, step = low, low - step, 2 * step
             if low < -math.log(_LARGEST_FACTOR):
                 raise ValueError("every noise of this shape meets the target, down to 1e-100 of the given one")
-    root = bracketed_root(excess, low, high, absolute=1e-10)
-    return float(root) + 2e-10
+    return bracketed_root(excess, low, high, absolute=1e-3)
+
+
+def _polished(excess: Callable[[float], float], rough: float, resolution: float) -> float:
+    """The root near `rough`, rounded up by the resolution."""
+    low, high, reach = rough - 0.01, rough + 0.002, 0.01
+    while excess(high) > 0:
+        low, high, reach = high, high + reach, 2 * reach
+    while excess(low) <= 0:
+        low, high, reach = low - reach, low, 2 * reach
+    return bracketed_root(excess, low, high, absolute=0.1 * resolution) + resolution
 
 
 def _exceeds(chosen, event: Event, mechanism: Mechanism, epsilon: float, target: float) -> bool:
@@ -101,9 +113,8 @@ def _exceeds(chosen, event: Event, mechanism: Mechanism, epsilon: float, target:
     return chosen.epsilon([scaled], math.exp(target), _WIDTH).upper > epsilon
 
 
-def _land(shape: Mechanism, factor: float, exceeds: Callable[[Mechanism], bool]) -> Mechanism:
-    """The scaled mechanism, enlarged by rounding-sized steps until the proven bound meets the target."""
-    nudge = 1e-12
+def _land(shape: Mechanism, factor: float, nudge: float, exceeds: Callable[[Mechanism], bool]) -> Mechanism:
+    """The scaled mechanism, enlarged by small, growing steps until the proven bound meets the target."""
     while exceeds(scaled := shape.scaled(factor)):
         factor *= 1 + nudge
         nudge *= 4

@@ -38,7 +38,7 @@ _TOLERATED = 1e-6  # error of log δ above which there is no result, unless the 
 _FACTOR_SHARP, _FACTOR_WINDOW = 3.0, 30.0  # the stated error in units of the difference between two lines
 _LOST = 4.0  # log of the digits given up for a longer step
 _NEAR = 0.05  # a line serves for ε within this many units of √ψ″
-_AT_THE_END = 1e12  # s·(largest loss) beyond which ε is the largest loss to 1e-11
+_AT_THE_END = 1e9  # s·(largest loss) beyond which Laplace's method places ε well enough
 
 
 class CharacteristicFunction(Accountant):
@@ -93,8 +93,8 @@ class Direction:
         composed, s = self._saddle(target, lambda composed, guess: composed.saddle_of_delta(target, guess))
         largest, epsilon = composed.largest, composed.laplace(s)[0]
         if s * largest > _AT_THE_END and math.isfinite(largest):
-            gap = max(largest - epsilon, 0.0) + 1e-11 * largest
-            return EpsilonInterval(max(largest - 3 * gap, 0.0), largest, largest)
+            gap = max(largest - epsilon, 1e-12 * largest)
+            return EpsilonInterval(max(largest - 3 * gap, 0.0), largest - gap, largest)
         if epsilon <= 0:
             at_zero = self._at_epsilon(0.0)
             if at_zero.log_delta + at_zero.error <= target:
@@ -188,16 +188,17 @@ class Direction:
             resolved = compose(self._events, self._remove, Resolution((tilt,), end, depth))
             line = Line(resolved, tilt, epsilon, log_delta, end)
             if fixed_epsilon:
-                log_delta, slope = line.log_delta(epsilon)
+                point = (epsilon, *line.log_delta(epsilon))
             else:
-                epsilon, slope = line.root(log_delta, epsilon, composed.largest)
+                root, slope = line.root(log_delta, epsilon, composed.largest)
+                point = (root, log_delta, slope)
             lines.append(line)
-            points.append((epsilon, log_delta, slope))
+            points.append(point)
         (epsilon_1, log_delta_1, _), (epsilon_2, log_delta_2, slope) = points
         difference = abs(epsilon_1 - epsilon_2) * abs(slope) + abs(log_delta_1 - log_delta_2)
         sharp = all(line.sharp for line in lines)
-        error = difference * (_FACTOR_SHARP if sharp else _FACTOR_WINDOW) + lines[1].rounding(epsilon)
-        found = _Found(epsilon, log_delta, error, slope)
+        error = difference * (_FACTOR_SHARP if sharp else _FACTOR_WINDOW) + lines[1].rounding(epsilon_2)
+        found = _Found(epsilon_2, log_delta_2, error, slope)
         return found, all(line.settled for line in lines), sharp
 
     @staticmethod

@@ -196,7 +196,8 @@ def _level_beyond(law: Law, s: float, frequency: float, level: Array, step: floa
 
 def alias_period(composed: Composed, s: float, epsilon: float, log_delta: float, width: float) -> float:
     """The least P at which the bounds of both alias sums are below e^−32 of δ; `width` scales the s' that are tried."""
-    right = s + width * np.array([0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 20.0])
+    near, far = np.array([0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0, 20.0]), np.array([0.02, 0.05, 0.1, 0.2, 0.5, 1.0])
+    right = s + np.concatenate([width * near, s * far])
     left = s * np.array([0.0, 0.1, 0.25, 0.5, 0.7, 0.85])
     slopes = np.concatenate([right, left])
     bounds = composed.log_moments(slopes) - slopes * epsilon

@@ -8,8 +8,8 @@ has mass 1, sits where the composition's ε is if s is the saddle point, and
 so double precision relative to the *tilted* law is relative precision of δ, however small δ is. Errors:
 
 1. *Window.* A circular convolution of n points wraps the tilted mass outside a window onto it. That mass is at most
-   e^{ΣK(s+θ) − ΣK(s) − θR} right of R and likewise left (Chernoff), for any θ; nothing is assumed about it but its amount
-   (`outside`): an upper bound charges it at the loss where it does most harm, a lower bound takes it off there.
+   e^{ΣK(s+θ) − ΣK(s) − θR} right of R and likewise left (Chernoff), for any θ; nothing is assumed about it but its
+   amount (`outside`): an upper bound charges it at the loss where it does most harm, a lower bound takes it off there.
 2. *FFT.* Each output of an FFT of n points is a sum of inputs times products of log2(n) rounded twiddle factors, with
    log2(n) roundings more, so its error is at most γ·‖input‖₁ with γ = 8·2^-53·(log2 n + 4) (Higham 2002, section 24.1
    has the argument; 8 allows for complex products, radices up to 11 and twiddles that are off by a rounding). For
@@ -231,7 +231,7 @@ def _spectrum(kinds: Kinds, tilted: Sequence[_Tilted], points: int) -> tuple[NDA
         part, e = less_one[kept], error[kept]
         exponent += steps * _log1p(part)
         relative += steps * (e + 6 * _U * np.abs(part)) / (np.abs(1 + part) + e)
-    phase = -2j * math.pi * ((kept.astype(object) * turns) % points).astype(np.float64) / points
+    phase = -2j * math.pi * ((kept * (turns % points)) % points) / points  # below 2^53: exact
     relative += 8 * _U * (np.abs(exponent) + 2 * math.pi)
     spectrum = np.zeros(half, dtype=np.complex128)
     spectrum[kept] = np.exp(exponent + phase)

@@ -159,7 +159,7 @@ def _merge(mass_in, mean, step, offset, first, mass):  # pyright: ignore  # prag
                 gathered, rest, excess = gathered + part, rest - part, 0.0
                 break
         terms = max(terms, i - start + 1)
-        if excess <= 0 or not is_last:
+        if excess <= 0:
             mass[index - first] += gathered
         else:
             _settle(gathered, target - math.log(1 - excess / gathered), step, offset, first, mass)

@@ -1,7 +1,7 @@
 """δ at ε, and ε at δ, of a composed lattice loss: upper and lower, each with every error on its own side.
 
-For lattice losses x_1 < x_2 < … with masses w_i (error bounds added or taken off), δ(ε) = Σ_{x_i > ε} w_i(1 − e^{ε−x_i}).
-At lattice points it obeys, from above, with h the step and A_i = Σ_{j >= i} w_j,
+For lattice losses x_1 < x_2 < … with masses w_i (error bounds added or taken off),
+δ(ε) = Σ_{x_i > ε} w_i(1 − e^{ε−x_i}). At lattice points it obeys, from above, with h the step and A_i = Σ_{j >= i} w_j,
 
     G_i = δ(x_i) = e^{−h}·G_{i+1} + (1 − e^{−h})·A_{i+1},
 

@@ -3,8 +3,8 @@
 With p the density, P its law, Q the law shifted by t > 0 and ℓ = log p(x)/p(x−t), reflection x ↦ t−x swaps P and Q and
 negates ℓ, so only x <= t/2 is cut, where ℓ >= 0; the mirrored pieces have masses exchanged and losses negated. ℓ is
 monotone on x <= 0 and on 0 <= x <= t/2: with log-concave densities it falls everywhere; with log-convex sides it rises
-up to x = 0 and falls to 0 at t/2. So its values at the ends of a piece bracket it, and nothing assumes that it is monotone on
-the line. Sampling at rate q changes (P, Q) into (M, Q) or (Q, M), M = (1−q)Q + qP, with loss ±log(1 − q + q·e^ℓ),
+up to x = 0 and falls to 0 at t/2. So its values at the ends of a piece bracket it, and nothing assumes that it is
+monotone on the line. Sampling at rate q changes (P, Q) into (M, Q) or (Q, M), M = (1−q)Q + qP, with loss ±log(1 − q + q·e^ℓ),
 monotone in ℓ; on the same pieces, as M(piece) = (1−q)Q(piece) + qP(piece).
 """
 
@@ -54,15 +54,26 @@ def directions(event: Event) -> tuple[str, ...]:
     return (REMOVE,) if event.sampling_rate == 1 else (REMOVE, ADD)
 
 
-def scalar_pieces(event: Event, direction: str, depth: float, step: float, offset: float) -> LossPieces:
-    """Pieces of one step of `event` in `direction`, cut where the sampled loss crosses offset + k·step/2.
+@dataclasses.dataclass(frozen=True)
+class Cuts:
+    """Where to cut: the sampled loss at offset + k·step/2 up to `calm`, and every wide_step/2 from there on.
 
-    `depth` is −log of the probability of the outermost piece where the loss is unbounded; `step` may be inf.
+    `depth` is −log of the probability of the outermost piece, where the loss is unbounded.
     """
-    left, middle = _knots(event.mechanism, event.shift, depth)
-    if np.isfinite(step):
-        left = _refine(left, _loss_left(event.mechanism, event.shift, left), event.sampling_rate, step, offset)
-        middle = _refine(middle, _loss_middle(event.mechanism, event.shift, middle), event.sampling_rate, step, offset)
+
+    depth: float
+    step: float = np.inf
+    offset: float = 0.0
+    calm: float = np.inf
+    wide_step: float = np.inf
+
+
+def scalar_pieces(event: Event, direction: str, cuts: Cuts) -> LossPieces:
+    """Pieces of one step of `event` in `direction`."""
+    left, middle = _knots(event.mechanism, event.shift, cuts.depth)
+    if np.isfinite(cuts.step):
+        left = _refine(left, _loss_left(event.mechanism, event.shift, left), event.sampling_rate, cuts)
+        middle = _refine(middle, _loss_middle(event.mechanism, event.shift, middle), event.sampling_rate, cuts)
     half = _half_line(event.mechanism, event.shift, left, middle)
     return _sampled(half, event.sampling_rate, direction)
 
@@ -90,18 +101,22 @@ def _loss_middle(mechanism: Mechanism, shift: float, x: Array) -> Array:
     return mechanism.log_density_drop(x, np.maximum(shift - 2 * x, 0.0))
 
 
-def _refine(knots: Array, loss: Array, rate: float, step: float, offset: float) -> Array:
-    """`knots` and, between them, the points where the sampled loss is about offset + k·step/2."""
-    value = sampled(loss, rate)
+def _refine(knots: Array, loss: Array, rate: float, cuts: Cuts) -> Array:
+    """`knots` and, between them, about the points where `cuts` asks for one."""
+    value, position = sampled(loss, rate), knots
     if value[-1] < value[0]:
         value, position = value[::-1], knots[::-1]
-    else:
-        position = knots
-    first, last = np.floor((value[0] - offset) / step * 2) + 1, np.ceil((value[-1] - offset) / step * 2)
-    if last <= first:
-        return knots
-    wanted = offset + 0.5 * step * np.arange(first, last)
+    low, high = float(value[0]), float(value[-1])
+    wanted = _multiples(low, min(high, cuts.calm), 0.5 * cuts.step, cuts.offset)
+    if high > cuts.calm:
+        wanted = np.append(wanted, _multiples(max(low, cuts.calm), high, 0.5 * cuts.wide_step, cuts.calm))
     return np.union1d(knots, np.clip(np.interp(wanted, value, position), knots[0], knots[-1]))
+
+
+def _multiples(low: float, high: float, step: float, offset: float) -> Array:
+    """offset + k·step strictly between low and high."""
+    first, last = np.floor((low - offset) / step) + 1, np.ceil((high - offset) / step)
+    return offset + step * np.arange(first, last) if last > first else np.empty(0)
 
 
 # ---- masses ----------------------------------------------------------------------------------------------------------
@@ -211,7 +226,9 @@ def _symmetric(half: HalfLine, first: Side, ratio: Array, error: Array, rate: fl
     if rate < 1:
         excess = np.exp(half.log_q) * np.expm1(ratio)
         total = (1 - rate) * float(np.sum(excess))
-        slack = (1 - rate) * float(np.sum(np.exp(half.log_q) * (np.exp(ratio) * error + np.expm1(ratio) * half.error_q)))
+        slack = (1 - rate) * float(
+            np.sum(np.exp(half.log_q) * (np.exp(ratio) * error + np.expm1(ratio) * half.error_q))
+        )
         slack += 1e-13 * total
         with np.errstate(divide="ignore"):
             bounds = np.log(np.array([[max(total - slack, 0.0)], [total + slack]]))

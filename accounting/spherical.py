@@ -31,14 +31,19 @@ K = u_s² + u_ss; taking E_c and using (2) at s = s̄,
 
     E[g | cell]  ∈  g(s̄, c̄) + ½·V_c·[g_cc ends] + ½·V_s·[min, max of g·K over the cell].                    (3)
 
-K is known at the centre; across the cell it moves by what Cauchy's estimates allow: (1) is analytic where the relative
+K is known at the centre; across the cell it moves by what Cauchy's estimates allow: u is analytic where the relative
 change ζ of W is below 1. For |δs| <= ϱ_s, |δc| <= ϱ_c, |ζ| <= Z := [τη(2|c−τ| + τη) + 2τ(1+η)ϱ_c]/W, η = e^{ϱ_s} − 1;
-with η = min(1, √W/(4τ)) and ϱ_c <= W/(10τ(1+η)), Z < 0.77 because |c − τ| <= √W. The binomial and the logarithmic
-series have majorants with |ζ| for ζ, and (1 − (1−Z)^q)/q <= −log(1−Z) <= 2Z for 0 < q <= 1, so u moves by at most
+with η <= √W/(4τ) and ϱ_c <= W/(10τ(1+η)), Z < 0.77 because |c − τ| <= √W. The binomial and the logarithmic series have
+majorants with |ζ| for ζ, and (1 − (1−Z)^q)/q <= −log(1−Z) <= 2Z for 0 < q <= 1, so u moves by at most
 
-    B = y·|1 − W^{p/2}|·(e^{pϱ_s} − 1) + 2Z·[y·(1+η)^p·W^{p/2}·p/2 + m/2],                                  (4)
+    B = y·|1 − W^{p/2}|·(e^{pϱ_s} − 1) + 2Z·[y·(1+η)^p·W^{p/2}·p/2 + m/2].                                  (4)
 
-and in a cell of half widths h_s < ϱ_s, h_c < ϱ_c about the centre |∂_s^i ∂_c^j u| <= i!·j!·B/((ϱ_s−h_s)^i·(ϱ_c−h_c)^j).
+For r < t it is better to follow r²W = |x − t·e_1|², which hardly moves: its relative change is at most
+Z := [η(2|1−τc| + η) + 2τ(1+η)ϱ_c]/W, below 0.77 for η <= √W/4 because |1 − τc| <= √W, and u = φ(r) − φ(r√W) moves by
+
+    B = y·(e^{pϱ_s} − 1) + m·ϱ_s + 2Z·[y·W^{p/2}·p/2 + m/2].                                               (5)
+
+Thus in a cell of half widths h_s < ϱ_s, h_c < ϱ_c about the centre |∂_s^i ∂_c^j u| <= i!·j!·B/((ϱ_s−h_s)^i·(ϱ_c−h_c)^j).
 The width of (3) is of third order in the cell. Cells too large for this (next to the point x = t·e_1, where W = 0) take
 the bounds of ℓ as those of the mean.
 
@@ -183,8 +188,8 @@ class _Pair:
         """u at the rows' x = log(y/k) and the cosines c, broadcast.
 
         z = W − 1 = τ(τ − 2c) is off by a few roundings, and by the error of τ, times τ² + 2τ|c|; u moves by the
-        sensitivity times that. The slope's error times the row's half width stays below three times that of u, because
-        the half width is below 0.35 and √W/(4τ) and |c − τ| <= √W.
+        sensitivity times that. The slope's error times the row's half width stays below five times that of u, because
+        the half width is below 0.6 and √W/(4·min(τ, 1)) and |c − τ| <= √W.
         """
         y, tau = self.gamma * np.exp(x), self.shift / self.radius(x)
         z = tau * (tau - 2 * c)
@@ -220,20 +225,22 @@ class _Pair:
         return r**self.power + logarithm
 
     def analytic(self, x: Array, c: Array, at: _Loss, wish: Array) -> tuple[Array, Array, Array]:
-        """(ϱ_s, ϱ_c, B) of (4); ϱ_c is at most `wish`."""
+        """(ϱ_s, ϱ_c, B) of (4), or of (5) for r < t; ϱ_c is at most `wish`, η at most 1."""
         y, tau = self.gamma * np.exp(x), self.shift / self.radius(x)
-        eta = np.minimum(1.0, np.sqrt(at.w) / (4 * tau))
-        radius_c = np.minimum(at.w / (10 * tau * (1 + eta)), wish)
-        change = (tau * eta * (2 * np.abs(c - tau) + tau * eta) + 2 * tau * (1 + eta) * radius_c) / at.w
-        power = (1 + eta) ** self.power
-        bound = y * np.abs(at.growth) * (power - 1)
-        bound = bound + 2 * change * (y * power * (1 + at.growth) * self.half + 0.5 * self.excess)
-        return np.log1p(eta), radius_c, bound * (1 + 1e-12)
+        far = tau > 1
+        size, distance = np.where(far, 1.0, tau), np.where(far, np.abs(1 - tau * c), np.abs(c - tau))
+        eta = np.minimum(1.0, np.sqrt(at.w) / (4 * size))
+        radius_s, radius_c = np.log1p(eta), np.minimum(at.w / (10 * tau * (1 + eta)), wish)
+        change = (size * eta * (2 * distance + size * eta) + 2 * tau * (1 + eta) * radius_c) / at.w
+        power, w_power = (1 + eta) ** self.power, 1 + at.growth
+        bound = np.where(far, y * (power - 1) + self.excess * radius_s, y * np.abs(at.growth) * (power - 1))
+        bound = bound + 2 * change * (y * np.where(far, 1.0, power) * w_power * self.half + 0.5 * self.excess)
+        return radius_s, radius_c, bound * (1 + 1e-12)
 
     @property
-    def subadditive(self) -> bool:
-        """True if |φ(r′) − φ(r)| <= |r′ − r|^p: the loss is at most t^p."""
-        return self.power <= 1 and self.excess == 0
+    def largest(self) -> float:
+        """sup |ℓ|: t^p if φ is subadditive, |φ(r′) − φ(r)| <= |r′ − r|^p, else ∞."""
+        return self.shift**self.power * (1 + 4 * _EPS) if self.power <= 1 and self.excess == 0 else math.inf
 
 
 # ---- one-dimensional cells -------------------------------------------------------------------------------------------
@@ -370,7 +377,7 @@ def _polar_line(pair: _Pair, edges: Array) -> _Line:
 def _with_crude_cells(line: _Line, edges: Array, n: int) -> _Line:
     """Masses the rule cannot give, between width times the density's ends, or for a cell [c_0, 1] between
 
-        ∫ c·(1−c²)^κ dc = (1 − c_0²)^{κ+1}/(2(κ+1))   and that divided by c_0,     κ = (d−3)/2.
+    ∫ c·(1−c²)^κ dc = (1 − c_0²)^{κ+1}/(2(κ+1))   and that divided by c_0,     κ = (d−3)/2.
     """
     crude = line.error > _CRUDE
     if not crude.any():
@@ -443,10 +450,14 @@ def _plan(pair: _Pair, step: float) -> _Plan:
     sample, slopes, edges = _polar_edges(pair, typical, step)
     cosines = _polar_line(pair, edges)
     weights, points = _probe(pair, sample, typical[1])
-    variation = _variation(pair, coarse_edges, points, weights)
+    wanted = np.maximum(
+        _variation(pair, coarse_edges, points, weights) / (_SHARE * step), _bend(pair, coarse, points, weights, step)
+    )
     tail = 2.0 ** np.clip((_row_depth(pair, coarse) - 18) / 4, 0.0, 60.0)
-    pieces = np.ceil(np.clip(variation / (_SHARE * step * tail), 1, 10_000)).astype(int)
-    fine = [np.linspace(a, b, n, endpoint=False) for a, b, n in zip(coarse_edges, coarse_edges[1:], pieces, strict=False)]
+    pieces = np.ceil(np.clip(wanted / tail, 1, 10_000)).astype(int)
+    fine = [
+        np.linspace(a, b, n, endpoint=False) for a, b, n in zip(coarse_edges, coarse_edges[1:], pieces, strict=False)
+    ]
     rows = _radial_line(pair, np.append(np.concatenate(fine), coarse_edges[-1]))
     here = np.abs(pair.loss(rows.mean[:, None], points).sensitivity) * pair.shift / pair.radius(rows.mean)[:, None] * 2
     ratio = np.max(here / np.maximum(np.interp(points, *slopes), _TINY), axis=1)
@@ -520,6 +531,17 @@ def _variation(pair: _Pair, edges: Array, points: Array, weights: Array) -> Arra
     return 2 * np.sqrt(np.max(change**2 @ weights.T, axis=1))
 
 
+def _bend(pair: _Pair, rows: _Line, points: Array, weights: Array, step: float) -> Array:
+    """How many times too long each row is for its second-order terms in s: B·(h/ϱ)² <= step/10 in the bounds of ℓ and
+    B·(h/ϱ)³ <= step²/50 in the mean."""
+    x = 0.5 * (rows.low + rows.high)[:, None]
+    half = 0.5 * (rows.high - rows.low)[:, None] / pair.power
+    wish = np.abs(points) + pair.dimension**-0.5
+    radius, _, bound = pair.analytic(x, points, pair.loss(x, points), wish)
+    need = half / radius * np.maximum((10 * bound / step) ** (1 / 2), (50 * bound / step**2) ** (1 / 3))
+    return np.max(np.minimum(need, 1e3) @ weights.T, axis=1)
+
+
 # ---- cells -----------------------------------------------------------------------------------------------------------
 
 
@@ -544,10 +566,12 @@ def _cells(pair: _Pair, rows: _Line, cosines: _Line) -> _Cells:
     radius_s, radius_c = np.maximum(radius_s - half_s, _TINY**0.1), np.maximum(radius_c - half_c, _TINY**0.1)
     left, right = (pair.loss(x, edge) for edge in (cosines.low, cosines.high))
     bend = bound / radius_s**2 * half_s**2  # ½·|u_ss|·half²
-    u_low = left.u - np.abs(left.slope) * half_s - bend - 3 * left.error
-    u_high = right.u + np.abs(right.slope) * half_s + bend + 3 * right.error
+    u_low = left.u - np.abs(left.slope) * half_s - bend - 6 * left.error
+    u_high = right.u + np.abs(right.slope) * half_s + bend + 6 * right.error
     crude = np.nonzero(~good)
     u_low[crude], u_high[crude] = _crude_range(pair, rows, cosines, crude)
+    most = pair.largest
+    u_low, u_high = np.clip(u_low, -most, most), np.clip(u_high, -most, most)
 
     curvature = pair.curvature(x, c, centre)
     sway = half_s * (4 * bound**2 / radius_s**3 + 6 * bound / radius_s**3)
@@ -566,7 +590,7 @@ def _cells(pair: _Pair, rows: _Line, cosines: _Line) -> _Cells:
         wobble = slack * 0.5 * (variance_c * in_c_high + variance_s * np.maximum(np.abs(in_s_low), np.abs(in_s_high)))
         tau = pair.shift / pair.radius(x)
         place = 2 * rows.error[:, None] * half_s + 4 * _EPS * np.abs(x) / p
-        error = 8 * centre.error + np.abs(centre.slope) * place
+        error = 16 * centre.error + np.abs(centre.slope) * place
         error = error + 2 * tau * centre.sensitivity * 2 * cosines.error * half_c
         mean_high = -centre.u - np.log1p(sum_low - wobble) + error
         mean_low = -centre.u - np.log1p(sum_high + wobble) - error
@@ -592,9 +616,6 @@ def _crude_range(pair: _Pair, rows: _Line, cosines: _Line, where: tuple) -> tupl
     r0, r1 = r0 * (1 - 1e-12), r1 * (1 + 1e-12)
     low, high = pair.phi(r0) - pair.phi(farthest), pair.phi(r1) - pair.phi(nearest)
     low, high = low - 1e-14 * np.abs(pair.phi(farthest)), high + 1e-14 * np.abs(pair.phi(r1))
-    if pair.subadditive:
-        most = t**pair.power * (1 + 1e-12)
-        low, high = np.maximum(low, -most), np.minimum(high, most)
     return low, high
 
 
@@ -705,7 +726,10 @@ def _collect(pair: _Pair, step: float) -> LossPieces:
     polar = _total(cosines, 0.0, 0.0)
     scale = (1 / (radial[1] * polar[1]) * (1 - 4 * _EPS), 1 / (radial[0] * polar[0]) * (1 + 4 * _EPS))
     table = [np.stack(bins.pieces(scale)).T]
-    table += [np.array([_ball(pair, float(rows.low[0]), radial)]), np.array([_outside(pair, float(rows.high[-1]), radial)])]
+    table += [
+        np.array([_ball(pair, float(rows.low[0]), radial)]),
+        np.array([_outside(pair, float(rows.high[-1]), radial)]),
+    ]
     known = np.concatenate(table)
     others = math.fsum(known[:, 0] * np.exp(np.minimum(-known[:, 5], 700.0))) * (1 - 1e-12)
     table += [np.array([piece]) for piece in wild.pieces(scale, others)]
@@ -810,8 +834,7 @@ def _ball(pair: _Pair, x: float, total: tuple[float, float]) -> tuple[float, ...
     margin = 1e-13 * (1 + abs(phi(r + t)))
     loss_low = phi(t - r) - phi(r) - margin if t > r else -math.inf
     loss_high = math.inf if pair.excess > 0 else (r + t) ** pair.power + margin
-    if pair.subadditive:
-        loss_low, loss_high = max(loss_low, -(t**pair.power)), min(loss_high, t**pair.power * (1 + 1e-12))
+    loss_low, loss_high = max(loss_low, -pair.largest), min(loss_high, pair.largest)
     least = pair.power * _density(pair, x) / total[1] / pair.dimension * (1 - 1e-9)
     mean_high = math.log(mass_high) - math.log(max(least, 5e-324)) + phi(r + t) - phi(r) + margin
     most = 0.0
@@ -833,7 +856,7 @@ def _outside(pair: _Pair, x: float, total: tuple[float, float]) -> tuple[float, 
     q_high = min(_outer_mass(pair, inner)[1] / total[0], 1.0) if inner > 1e-6 else 1.0
     loss_low, loss_high = -math.inf, math.inf
     if pair.power <= 1 and r > t:  # |r′^p − r^p| <= t^p and |log(r′/r)| <= −log(1 − t/r)
-        loss_high = (t**pair.power - pair.excess * math.log1p(-t / r)) * (1 + 1e-12)
+        loss_high = min((t**pair.power - pair.excess * math.log1p(-t / r)) * (1 + 1e-12), pair.largest)
         loss_low = -loss_high
     mean_low = max(math.log(max(mass_low, 5e-324)) - math.log(q_high), loss_low)
     mean_high = min(math.log(mass_high) - math.log(max(q_low, 5e-324)), loss_high)

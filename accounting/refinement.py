@@ -1,0 +1,257 @@
+"""Which lattice, which tilt: chooses them from approximations, then refines until the interval is as narrow as asked.
+
+Nothing here can make a bound false; it decides how narrow it is and how long it takes. Moving a step's loss onto a lattice
+of step h changes Λ(s) = Σ T·log E_A[e^{sL}] by about ΣT·s(s+1)·h²/12, hence ε by ΣT·(s+1)·h²/12, each way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from . import lattice
+from ._roots import bracketed_root
+from .cells import largest_loss
+from .composition import Composed, TooManyPoints, compose
+from .event import Event
+from .loss_pieces import LossPieces
+from .questions import DeltaQuestion, EpsilonQuestion, Question
+from .rare_losses import Jumps, RareLosses, placed, split
+from .saddle import Cumulant, Saddle
+from .scalar_pieces import Cuts, directions, scalar_pieces
+
+_MOST_POINTS = 2**21  # lattice points: about 100 MiB of arrays
+_MOST_PIECES = 2.0**20  # lattice points of a single step
+_ROUNDS = 6
+_WIDENINGS = 12
+_UPPER = 1 / 3  # the upper end is the guarantee: its lattice is finer, its error a tenth of the lower end's
+_FEW_STEPS = 100  # with fewer, a composition is no sum of many small losses and the plain way works
+_BLOWN_UP = 4.0  # tilted deviation over the untilted one from which rare losses are suspected
+
+
+def refined(
+    events: Sequence[Event], direction: str, question: Question, *, enough: float = -math.inf
+) -> tuple[float, float]:
+    """(lower, upper) of the answer in one direction; stops early once the upper end is at most `enough`."""
+    plain = _Plain(events, direction, question)
+    ways = [plain]
+    if plain.steps >= _FEW_STEPS:
+        rare = _Rare(events, direction, question)
+        ways = [rare, plain] if plain.is_blown_up else [plain, rare]
+    best = question.nothing(upper=False), question.nothing(upper=True)
+    for way in ways:
+        best = _refine(way, question, best, enough)
+        if best[1] <= enough or question.width(*best, way.slope) <= 1.0:
+            break
+    return best
+
+
+def _refine(way: _Way, question: Question, best: tuple[float, float], enough: float) -> tuple[float, float]:
+    step, widest = way.first_step() * (3.0 if enough > -math.inf else 1.0), math.inf
+    for _ in range(_ROUNDS):
+        try:
+            upper_law, used = _with_room(way, _UPPER * step, upper=True)
+            best = best[0], min(best[1], question.bound(upper_law, upper=True, guess=way.guess))
+            if best[1] <= enough:
+                break
+            lower_law, used = _with_room(way, max(step, used / _UPPER), upper=False)
+            best = max(best[0], question.bound(lower_law, upper=False, guess=way.guess)), best[1]
+        except TooManyPoints:
+            break
+        width = question.width(*best, way.slope)
+        if width <= 1 or width > 0.7 * widest or used > 1.01 * step:
+            break
+        widest = width
+        step = used * min(max(0.85 / math.sqrt(width), 0.1), 0.7)
+    return best
+
+
+def _with_room(way: _Way, step: float, *, upper: bool) -> tuple[Composed | RareLosses, float]:
+    """The law on a lattice of `step`, or of a wider one if that needs too many points; and the step."""
+    for _ in range(_WIDENINGS):
+        try:
+            return way.law(step, upper=upper), step
+        except TooManyPoints as error:
+            step *= 1.1 * max(error.points / _MOST_POINTS, 1.1)
+    raise TooManyPoints(math.inf)
+
+
+class _Way:
+    """How to get a law of the composed loss from a lattice step."""
+
+    guess: float  # ε, roughly
+    slope: float  # −d log δ/dε there
+
+    def __init__(self, events: Sequence[Event], direction: str, question: Question) -> None:
+        self.events, self.question = list(events), question
+        self.directions = [direction if direction in directions(e) else directions(e)[0] for e in events]
+        self.steps = math.fsum(event.steps for event in events)
+        self.coarse = self._pieces(Cuts(depth=60.0 + math.log(self.steps)))
+
+    def _pieces(self, cuts: Cuts) -> list[LossPieces]:
+        return [scalar_pieces(e, d, cuts) for e, d in zip(self.events, self.directions, strict=True)]
+
+    def _cumulant(self, pieces: Sequence[LossPieces]) -> Cumulant:
+        return Cumulant([(p, e.steps) for p, e in zip(pieces, self.events, strict=True)])
+
+    def _depth(self, log_delta: float) -> float:
+        """−log of a probability that is nothing beside δ, T times."""
+        smallest = self.question.log_delta if isinstance(self.question, EpsilonQuestion) else log_delta - 5
+        return math.log(self.steps) - smallest + 7 - math.log(self.question.relative_width)
+
+    def first_step(self) -> float:
+        """The lattice step at which the lower end is off by about half of the width asked for."""
+        raise NotImplementedError
+
+    def law(self, step: float, *, upper: bool) -> Composed | RareLosses:
+        """The law from a lattice of `step`; raises TooManyPoints."""
+        raise NotImplementedError
+
+
+class _Plain(_Way):
+    """Everything on one lattice, tilted to the saddle point."""
+
+    def __init__(self, events: Sequence[Event], direction: str, question: Question) -> None:
+        super().__init__(events, direction, question)
+        cumulant = self._cumulant(self.coarse)
+        self.saddle: Saddle = question.saddle(cumulant)
+        self.is_blown_up = self.saddle.deviation > _BLOWN_UP * cumulant.at(0.0).deviation
+        self.guess = question.epsilon if isinstance(question, DeltaQuestion) else max(self.saddle.epsilon, 0.0)
+        self.slope = self.saddle.tilt
+        self.depth = self._depth(self.saddle.log_delta)
+
+    def first_step(self) -> float:
+        width = self.question.relative_width * max(self.guess, 1e-3 * self.saddle.deviation)
+        return min(math.sqrt(5.0 * width / (self.steps * (self.slope + 1))), self.saddle.deviation)
+
+    def law(self, step: float, *, upper: bool) -> Composed:
+        s, deviation = self.saddle.tilt, self.saddle.deviation
+        precise = self.question.relative_width * min(1.0, s * max(self.saddle.epsilon, 1e-3 / s)) / (1 + s * deviation)
+        log_outside = math.log(1e-4 * min(precise, 1e-3))
+        step = self._on_ends(step)
+        laws = [self._lattice(index, step, upper=upper) for index in range(len(self.events))]
+        kinds = [(law, event.steps) for law, event in zip(laws, self.events, strict=True)]
+        return compose(kinds, tilt=s, log_outside=log_outside, most_points=_MOST_POINTS)
+
+    def _lattice(self, index: int, step: float, *, upper: bool) -> lattice.LatticeLoss:
+        event, (top, bottom) = self.events[index], _ends(self.coarse[index])
+        if top - bottom > _MOST_PIECES * step:
+            raise TooManyPoints((top - bottom) / step * (_MOST_POINTS / _MOST_PIECES))
+        offset = 0.0
+        if math.isfinite(
+            largest_loss(event.mechanism, event.shift)
+        ):  # its top may be an atom: a lattice point just below
+            offset = top - step * round(top / step) - (1e-14 * max(abs(top), abs(bottom)) + 5e-12 * step)
+        pieces = scalar_pieces(event, self.directions[index], Cuts(self.depth, step, offset))
+        return (lattice.upper if upper else lattice.lower)(pieces, step, offset)
+
+    def _on_ends(self, step: float) -> float:
+        """A step near `step` that puts both ends of a bounded loss on the lattice: there may be atoms."""
+        (event, *others), (coarse, *_) = self.events, self.coarse
+        if others or math.isinf(largest_loss(event.mechanism, event.shift)):
+            return step
+        top, bottom = _ends(coarse)
+        if top <= bottom or (top - bottom) / step > 1e7:
+            return step
+        return (top - bottom) / math.ceil((top - bottom) / step) * (1 + 4e-16)
+
+
+class _Rare(_Way):
+    """The bulk on a lattice, single large losses apart (see `rare_losses`)."""
+
+    def __init__(self, events: Sequence[Event], direction: str, question: Question) -> None:
+        super().__init__(events, direction, question)
+        log_delta = question.log_delta if isinstance(question, EpsilonQuestion) else -20.0
+        for _ in range(3):
+            self.threshold = self._threshold(log_delta)
+            bulks, jumps = zip(*(split(pieces, self.threshold) for pieces in self.coarse), strict=True)
+            self.bulk = self._cumulant(bulks)
+            self.jump_mass = np.concatenate(
+                [e.steps * np.exp(j.log_mass_high) for e, j in zip(events, jumps, strict=True)]
+            )
+            self.jump_loss = np.concatenate([j.mean_low for j in jumps])
+            if isinstance(question, EpsilonQuestion):
+                break
+            log_delta = self._log_delta(question.epsilon)
+        self.log_delta = log_delta
+        self.guess = question.epsilon if isinstance(question, DeltaQuestion) else self._root(log_delta)
+        nearby = 0.05 * self.guess
+        fall = self._log_delta(self.guess) - self._log_delta(self.guess + nearby)
+        self.slope = max(fall / nearby, 1.0) if nearby > 0 else 1.0
+        self.deviation = self.bulk.at(0.0).deviation
+        self.tilt = self._tilt()
+        self.depth = self._depth(log_delta)
+
+    def _threshold(self, log_delta: float) -> float:
+        """The loss that some step exceeds with probability √(width·δ): two such steps are little beside δ."""
+        most = math.sqrt(self.question.relative_width * math.exp(max(log_delta, -600.0)))
+        losses = np.concatenate([p.mean_high for p in self.coarse])
+        masses = np.concatenate(
+            [e.steps * np.exp(p.log_mass_high) for e, p in zip(self.events, self.coarse, strict=True)]
+        )
+        order = np.argsort(-losses)
+        beyond = np.cumsum(masses[order])
+        index = int(np.searchsorted(beyond, most))
+        return float(losses[order][min(index, len(losses) - 1)])
+
+    def _log_delta(self, epsilon: float) -> float:
+        """Roughly: the bulk's saddle-point approximation and one jump over ε."""
+        point = self.bulk.at_epsilon(epsilon, 1e3 / max(epsilon, 1e-12))
+        bulk = point.log_delta - point.tilt * max(epsilon - point.epsilon, 0.0)
+        over = self.jump_loss > epsilon
+        jump = float(np.sum(self.jump_mass[over] * -np.expm1(epsilon - self.jump_loss[over])))
+        return float(np.logaddexp(bulk, math.log(jump) if jump > 0 else -math.inf))
+
+    def _root(self, log_delta: float) -> float:
+        low = high = max(self.bulk.at_delta(log_delta, 1e9).epsilon, 1e-12)
+        for _ in range(200):
+            if self._log_delta(high) <= log_delta:
+                break
+            low, high = high, 1.5 * high
+        if low == high:
+            return high
+        return bracketed_root(lambda e: self._log_delta(e) - log_delta, low, high, relative=1e-4)
+
+    def _tilt(self) -> float:
+        """The bulk's saddle point, or less where precision does not need so much."""
+        highest = self.bulk.at_epsilon(self.guess, 50 / (self.question.relative_width * max(self.guess, 1e-12)))
+        allowance = max(math.log(1e-2 * self.question.relative_width / 1e-14), 1.0)
+        return self.bulk.least_tilt(self.guess, self.log_delta + 0.5 * allowance, highest.tilt).tilt
+
+    def first_step(self) -> float:
+        width = self.question.relative_width * max(self.guess, 1e-3 * self.deviation)
+        return min(math.sqrt(5.0 * width / (self.steps * (self.slope + 1))), self.deviation)
+
+    def law(self, step: float, *, upper: bool) -> RareLosses:
+        cuts = Cuts(self.depth, step, 0.0, calm=self.threshold, wide_step=max(step, 0.03 * self.deviation))
+        parts = [split(pieces, self.threshold) for pieces in self._pieces(cuts)]
+        if any(len(bulk.low) == 0 for bulk, _ in parts):
+            raise TooManyPoints(math.inf)
+        move = lattice.upper if upper else lattice.lower
+        laws = [move(bulk, step, 0.0) for bulk, _ in parts]
+        counts = [event.steps for event in self.events]
+        bulk = self._compose(laws, counts, self.tilt, -35.0)
+        jumps, more, total = [], 0.0, 0.0
+        for index, (_, pieces) in enumerate(parts):
+            mass, loss, infinity = placed(pieces, upper=upper)
+            one_less = [count - (other == index) for other, count in enumerate(counts)]
+            jumps.append(Jumps(counts[index] * mass, loss, self._compose(laws, one_less, 0.0, -50.0)))
+            more += counts[index] * infinity
+            total += counts[index] * float(np.sum(mass))
+        return RareLosses(bulk, jumps, more + 0.5 * total**2 if upper else 0.0, upper)
+
+    @staticmethod
+    def _compose(
+        laws: Sequence[lattice.LatticeLoss], counts: Sequence[int], tilt: float, log_outside: float
+    ) -> Composed:
+        kinds = [(law, count) for law, count in zip(laws, counts, strict=True) if count > 0]
+        if not kinds:
+            raise TooManyPoints(math.inf)
+        return compose(kinds, tilt=tilt, log_outside=log_outside, most_points=_MOST_POINTS)
+
+
+def _ends(pieces: LossPieces) -> tuple[float, float]:
+    """The largest and the smallest loss of merged pieces."""
+    return float(np.max(pieces.mean_low)), float(np.min(pieces.mean_low))
