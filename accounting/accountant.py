@@ -29,3 +29,11 @@ class Accountant(abc.ABC):
     @abc.abstractmethod
     def log_delta(self, events: Sequence[Event], epsilon: float, relative_width: float) -> LogDelta:
         """(lower, estimate, upper) of log δ at `epsilon` >= 0; `relative_width` is that of ε, as above."""
+
+    def epsilon_upper(self, events: Sequence[Event], delta: float, relative_width: float) -> float:
+        """The upper end of `epsilon` alone, where that is cheaper."""
+        return self.epsilon(events, delta, relative_width).upper
+
+    def log_delta_upper(self, events: Sequence[Event], epsilon: float, relative_width: float) -> float:
+        """The upper end of `log_delta` alone, where that is cheaper."""
+        return self.log_delta(events, epsilon, relative_width)[2]

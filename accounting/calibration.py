@@ -59,10 +59,12 @@ def calibrate(
 
     def excess(log_factor: float, width: float) -> float:
         """Upper bound of log δ at the target ε, less log δ: falls with the factor."""
-        value = chosen.log_delta([event.scaled(math.exp(log_factor))], epsilon, width)[2]
+        value = chosen.log_delta_upper([event.scaled(math.exp(log_factor))], epsilon, width)
         return min(max(value, -1e5), 0.0) - target
 
-    resolution = (chosen.first(events) if isinstance(chosen, Best) else chosen).resolution
+    if isinstance(chosen, Best):
+        chosen = chosen.first(events)
+    resolution = chosen.resolution
     root = _polished(lambda x: excess(x, _WIDTH), _root(lambda x: excess(x, _ROUGH_WIDTH)), resolution)
     nudge = 0.1 * resolution
     return _land(shape, math.exp(root), nudge, lambda m: _exceeds(chosen, event, m, epsilon, target))
@@ -108,7 +110,7 @@ def _polished(excess: Callable[[float], float], rough: float, resolution: float)
 
 def _exceeds(chosen, event: Event, mechanism: Mechanism, epsilon: float, target: float) -> bool:
     scaled = dataclasses.replace(event, mechanism=mechanism)
-    if chosen.log_delta([scaled], epsilon, _WIDTH)[2] > target:
+    if chosen.log_delta_upper([scaled], epsilon, _WIDTH) > target:
         return True
     return chosen.epsilon([scaled], math.exp(target), _WIDTH).upper > epsilon
 

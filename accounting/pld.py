@@ -18,8 +18,8 @@ from .event import Event
 from .interval import EpsilonInterval
 from .poisson import sampled_loss
 from .questions import DeltaQuestion, EpsilonQuestion, Question
-from .refinement import refined
-from .scalar_pieces import ADD, REMOVE, REPLACE, directions
+from .refinement import refined, refined_upper
+from .sampled_pieces import ADD, REMOVE, REPLACE, directions
 
 
 class PrivacyLoss(Accountant):
@@ -47,6 +47,29 @@ class PrivacyLoss(Accountant):
             return -math.inf, -math.inf, -math.inf
         lower, upper = _bounds(events, DeltaQuestion(epsilon, relative_width))
         return lower, 0.5 * (lower + upper) if math.isfinite(lower) else upper, upper
+
+
+    def epsilon_upper(self, events: Sequence[Event], delta: float, relative_width: float) -> float:
+        return min(_upper(events, EpsilonQuestion(math.log(delta), relative_width)), _largest_epsilon(events))
+
+    def log_delta_upper(self, events: Sequence[Event], epsilon: float, relative_width: float) -> float:
+        if epsilon >= _largest_epsilon(events):
+            return -math.inf
+        return _upper(events, DeltaQuestion(epsilon, relative_width))
+
+
+def _upper(events: Sequence[Event], question: Question) -> float:
+    if any(event.symmetric for event in events):
+        return refined_upper(events, REPLACE, question)
+    upper = refined_upper(events, REMOVE, question)
+    if any(len(directions(event)) > 1 for event in events):
+        upper = max(upper, refined_upper(events, ADD, question, enough=upper))
+    return upper
+
+
+def lower_bound(events: Sequence[Event], question: Question) -> float:
+    """A bound from below alone, of compositions that may have `copies`."""
+    return _pairs(events, question)[0]
 
 
 def _largest_epsilon(events: Sequence[Event]) -> float:

@@ -20,7 +20,9 @@ from .loss_pieces import LossPieces
 from .questions import DeltaQuestion, EpsilonQuestion, Question
 from .rare_losses import Jumps, RareLosses, placed, split
 from .saddle import Cumulant, Saddle
-from .scalar_pieces import Cuts, directions, scalar_pieces
+from .sampled_pieces import REMOVE, directions, sampled_pair
+from .scalar_pieces import Cuts, scalar_pieces
+from .spread import product_pieces
 
 _MOST_POINTS = 2**21  # lattice points: about 100 MiB of arrays
 _MOST_PIECES = 2.0**20  # lattice points of a single step
@@ -46,6 +48,28 @@ def refined(
         if best[1] <= enough or question.width(*best, way.slope) <= 1.0:
             break
     return best
+
+
+def refined_upper(
+    events: Sequence[Event], direction: str, question: Question, *, enough: float = -math.inf
+) -> float:
+    """The upper end alone, on the lattice that `refined` tries first."""
+    way: _Way = _Plain(events, direction, question)
+    if way.steps >= _FEW_STEPS and way.is_blown_up:
+        way = _Rare(events, direction, question)
+    step = way.first_step() * (3.0 if enough > -math.inf else _UPPER)
+    while True:
+        law, used = _with_room(way, step, upper=True)
+        bound = question.bound(law, upper=True, guess=way.guess)
+        if bound <= enough or used > 1.01 * step or step <= _UPPER * way.first_step() * (1 + 1e-9):
+            return bound
+        step = max(step / 3, _UPPER * way.first_step())
+
+
+def rough_answer(events: Sequence[Event], question: Question) -> float:
+    """The saddle-point approximation of the answer."""
+    way = _Plain(events, REMOVE, question)
+    return way.guess if isinstance(question, EpsilonQuestion) else way.saddle.log_delta
 
 
 def _refine(way: _Way, question: Question, best: tuple[float, float], enough: float) -> tuple[float, float]:
@@ -91,7 +115,7 @@ class _Way:
         self.coarse = self._pieces(Cuts(depth=60.0 + math.log(self.steps)))
 
     def _pieces(self, cuts: Cuts) -> list[LossPieces]:
-        return [scalar_pieces(e, d, cuts) for e, d in zip(self.events, self.directions, strict=True)]
+        return [_pieces(e, d, cuts) for e, d in zip(self.events, self.directions, strict=True)]
 
     def _cumulant(self, pieces: Sequence[LossPieces]) -> Cumulant:
         return Cumulant([(p, e.steps) for p, e in zip(pieces, self.events, strict=True)])
@@ -144,13 +168,13 @@ class _Plain(_Way):
             largest_loss(event.mechanism, event.shift)
         ):  # its top may be an atom: a lattice point just below
             offset = top - step * round(top / step) - (1e-14 * max(abs(top), abs(bottom)) + 5e-12 * step)
-        pieces = scalar_pieces(event, self.directions[index], Cuts(self.depth, step, offset))
+        pieces = _pieces(event, self.directions[index], Cuts(self.depth, step, offset))
         return (lattice.upper if upper else lattice.lower)(pieces, step, offset)
 
     def _on_ends(self, step: float) -> float:
         """A step near `step` that puts both ends of a bounded loss on the lattice: there may be atoms."""
         (event, *others), (coarse, *_) = self.events, self.coarse
-        if others or math.isinf(largest_loss(event.mechanism, event.shift)):
+        if others or event.copies > 1 or math.isinf(largest_loss(event.mechanism, event.shift)):
             return step
         top, bottom = _ends(coarse)
         if top <= bottom or (top - bottom) / step > 1e7:
@@ -250,6 +274,13 @@ class _Rare(_Way):
         if not kinds:
             raise TooManyPoints(math.inf)
         return compose(kinds, tilt=tilt, log_outside=log_outside, most_points=_MOST_POINTS)
+
+
+def _pieces(event: Event, direction: str, cuts: Cuts) -> LossPieces:
+    if event.copies == 1:
+        return scalar_pieces(event, direction, cuts)
+    pair = product_pieces(event.mechanism, event.shift, event.copies)
+    return sampled_pair(pair, event.sampling_rate, direction)
 
 
 def _ends(pieces: LossPieces) -> tuple[float, float]:

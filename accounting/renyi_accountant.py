@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from . import gaussian
 from .accountant import Accountant, LogDelta
-from .cells import fisher_information_bounds
 from .conversion import best_epsilon, best_log_delta
 from .event import Event
-from .exact import ExactScalar
 from .interval import EpsilonInterval
+from .pld import lower_bound
+from .questions import DeltaQuestion, EpsilonQuestion, Question
+from .refinement import rough_answer
 from .renyi import RenyiCurve, renyi_curve
+from .spread import spread_events
 
 Array = NDArray[np.float64]
 
@@ -35,15 +35,22 @@ class Renyi(Accountant):
         return None
 
     def epsilon(self, events: Sequence[Event], delta: float, relative_width: float) -> EpsilonInterval:
+        upper = self.epsilon_upper(events, delta, relative_width)
+        lower = _best_lower(events, EpsilonQuestion(math.log(delta), max(relative_width, 1e-3)))
+        return EpsilonInterval(min(lower, upper), upper, upper)
+
+    def epsilon_upper(self, events: Sequence[Event], delta: float, relative_width: float) -> float:
         at, largest = self._composed(events)
-        value, _ = best_epsilon(at, math.log(delta))
-        upper = min(value, largest)
-        return EpsilonInterval(min(self._lower_epsilon(events, delta), upper), upper, upper)
+        return min(best_epsilon(at, math.log(delta))[0], largest)
 
     def log_delta(self, events: Sequence[Event], epsilon: float, relative_width: float) -> LogDelta:
+        upper = self.log_delta_upper(events, epsilon, relative_width)
+        lower = _best_lower(events, DeltaQuestion(epsilon, max(relative_width, 1e-3)))
+        return min(lower, upper), upper, upper
+
+    def log_delta_upper(self, events: Sequence[Event], epsilon: float, relative_width: float) -> float:
         at, largest = self._composed(events)
-        upper = -math.inf if epsilon >= largest else best_log_delta(at, epsilon)[0]
-        return -math.inf, upper, upper
+        return -math.inf if epsilon >= largest else best_log_delta(at, epsilon)[0]
 
     @staticmethod
     def _composed(events: Sequence[Event]):
@@ -54,17 +61,10 @@ class Renyi(Accountant):
 
         return at, math.fsum(steps * curve.largest_loss for steps, curve in curves)
 
-    @staticmethod
-    def _lower_epsilon(events: Sequence[Event], delta: float) -> float:
-        """A neighbour that the composition cannot hide: one release seen alone, or (d = ∞) the spread-out shift.
 
-        Without sampling, a shift spread over m coordinates makes the loss of m-fold independent noise converge, as m
-        grows, to that of a Gaussian with μ² = steps·shift²·I (local asymptotic normality), and hockey-stick
-        divergences are lower semicontinuous: no bound for every dimension can lie below it.
-        """
-        singles = [dataclasses.replace(e.attained_pair, steps=1, dimension=1) for e in events]
-        best = max((ExactScalar().epsilon([single], delta, 1.0).lower for single in singles), default=0.0)
-        if events and all(e.dimension == math.inf and e.sampling_rate == 1 for e in events):
-            information = math.fsum(e.steps * e.shift**2 * fisher_information_bounds(e.mechanism)[0] for e in events)
-            best = max(best, gaussian.epsilon_interval(delta, math.sqrt(information)).lower)
-        return best
+def _best_lower(events: Sequence[Event], question: Question) -> float:
+    """The largest lower bound over the ways of spreading the shift over coordinates, chosen by approximations."""
+    compositions = spread_events(events)
+    if len(compositions) > 1:
+        compositions = [max(compositions, key=lambda composition: rough_answer(composition, question))]
+    return lower_bound(compositions[0], question)

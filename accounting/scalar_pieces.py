@@ -20,38 +20,12 @@ from ..mechanisms import DensityShape, Mechanism
 from . import cells
 from .event import Event
 from .loss_pieces import LossPieces
+from .sampled_pieces import Half, sampled, sampled_line
 
 Array = NDArray[np.float64]
 
-REMOVE, ADD, REPLACE = "remove", "add", "replace"
 _EPS = float(np.finfo(np.float64).eps)
-_LARGE = 300.0
 _KNOTS, _MIDDLE_KNOTS = 300, 60
-
-
-@dataclasses.dataclass(frozen=True)
-class HalfLine:
-    """Pieces of x <= t/2. Arrays of shape (pieces,).
-
-    Attributes:
-        log_p, log_q: log masses under P and Q.
-        error_p, error_q: bounds on their rounding errors.
-        low, high: bounds of ℓ, 0 <= low <= high <= inf.
-    """
-
-    log_p: Array
-    log_q: Array
-    error_p: Array
-    error_q: Array
-    low: Array
-    high: Array
-
-
-def directions(event: Event) -> tuple[str, ...]:
-    """The pairs to be composed, each alone; the worst decides."""
-    if event.symmetric:
-        return (REPLACE,)
-    return (REMOVE,) if event.sampling_rate == 1 else (REMOVE, ADD)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,7 +49,7 @@ def scalar_pieces(event: Event, direction: str, cuts: Cuts) -> LossPieces:
         left = _refine(left, _loss_left(event.mechanism, event.shift, left), event.sampling_rate, cuts)
         middle = _refine(middle, _loss_middle(event.mechanism, event.shift, middle), event.sampling_rate, cuts)
     half = _half_line(event.mechanism, event.shift, left, middle)
-    return _sampled(half, event.sampling_rate, direction)
+    return sampled_line(half, event.sampling_rate, direction)
 
 
 # ---- cutting ---------------------------------------------------------------------------------------------------------
@@ -122,7 +96,7 @@ def _multiples(low: float, high: float, step: float, offset: float) -> Array:
 # ---- masses ----------------------------------------------------------------------------------------------------------
 
 
-def _half_line(mechanism: Mechanism, shift: float, left: Array, middle: Array) -> HalfLine:
+def _half_line(mechanism: Mechanism, shift: float, left: Array, middle: Array) -> Half:
     near, width = left, np.append(np.diff(left), np.inf)
     loss = _loss_left(mechanism, shift, left)
     rising = mechanism.density_shape is DensityShape.LOG_CONCAVE
@@ -138,7 +112,7 @@ def _half_line(mechanism: Mechanism, shift: float, left: Array, middle: Array) -
     low, high = np.minimum(loss, beyond), np.maximum(loss, beyond)
     margin = np.maximum(error, np.append(error[1:], error[-1]))
     inner_margin = np.maximum(inner_error[1:], inner_error[:-1])
-    return HalfLine(
+    return Half(
         log_p=np.concatenate([outside[0][0], inside[0][0]]),
         log_q=np.concatenate([outside[1][0], inside[1][0]]),
         error_p=np.concatenate([outside[0][1], inside[0][1]]),
@@ -163,80 +137,3 @@ def _drop_error(mechanism: Mechanism, drop: Array, log_value: Array) -> Array:
     if mechanism.drop_rounding is not None:
         return mechanism.drop_rounding * np.where(np.isfinite(drop), drop, 0.0)
     return 4 * _EPS * (2 + 2 * np.abs(log_value) + np.where(np.isfinite(drop), drop, 0.0))
-
-
-# ---- sampling --------------------------------------------------------------------------------------------------------
-
-
-def sampled(loss: Array, rate: float) -> Array:
-    """log(1 − q + q·e^ℓ), relatively exact for small ℓ; −inf and inf are allowed."""
-    if rate == 1:
-        return loss
-    with np.errstate(over="ignore", divide="ignore"):
-        near = np.log1p(rate * np.expm1(np.minimum(loss, _LARGE)))
-        return np.where(loss > _LARGE, np.logaddexp(np.log1p(-rate), loss + np.log(rate)), near)
-
-
-def _slope(loss: Array, value: Array, rate: float) -> Array:
-    """d log(1 − q + q·e^ℓ)/dℓ = q·e^{ℓ − value} <= 1."""
-    return np.ones_like(loss) if rate == 1 else np.minimum(np.exp(np.log(rate) + loss - value), 1.0)
-
-
-def _sampled(half: HalfLine, rate: float, direction: str) -> LossPieces:
-    with np.errstate(invalid="ignore"):
-        keep = np.isfinite(half.log_p) & np.isfinite(half.log_q)
-    half = HalfLine(*(getattr(half, field.name)[keep] for field in dataclasses.fields(half)))
-    ratio = np.clip(half.log_p - half.log_q, half.low, half.high)
-    error = half.error_p + half.error_q
-    first = _one_side(half.log_q, half.error_q, half.low, half.high, ratio, error, rate)
-    if direction == REPLACE:
-        return _symmetric(half, first, ratio, error, rate)
-    second = _one_side(half.log_p, half.error_p, -half.high, -half.low, -ratio, error, rate)
-    parts = [_swapped(part) for part in (first, second)] if direction == ADD else [first[0], second[0]]
-    return _joined(parts)
-
-
-Side = tuple[LossPieces, Array, Array]  # the remove pieces, and (log mass, error) under B = the unshifted law
-
-
-def _one_side(log_b: Array, error_b: Array, low: Array, high: Array, ratio: Array, error: Array, rate: float) -> Side:
-    """*Remove* pieces from their B-masses, the bounds of ℓ and log(P/Q) with its error."""
-    mean = sampled(ratio, rate)
-    slack = _slope(ratio, mean, rate) * error * (1 + error) + 4 * _EPS * np.abs(mean)
-    low, high = sampled(low, rate), sampled(high, rate)
-    with np.errstate(invalid="ignore"):
-        low, high = low - np.where(np.isfinite(low), 4 * _EPS * np.abs(low), 0.0), high + 4 * _EPS * np.abs(high)
-    log_a = log_b + mean
-    error_a = error_b + slack + _EPS * np.abs(log_a)
-    pieces = LossPieces(
-        log_a - error_a, log_a + error_a, low, high, np.maximum(mean - slack, low), np.minimum(mean + slack, high)
-    )
-    return pieces, log_b, error_b
-
-
-def _swapped(side: Side) -> LossPieces:
-    """(B, A) for (A, B): the loss negated, the mass that under B."""
-    pieces, log_b, error = side
-    return LossPieces(log_b - error, log_b + error, -pieces.high, -pieces.low, -pieces.mean_high, -pieces.mean_low)
-
-
-def _symmetric(half: HalfLine, first: Side, ratio: Array, error: Array, rate: float) -> LossPieces:
-    """The positive part of *remove*, its mirror image, and the rest of the mass, (1−q)·(P − Q)(x <= t/2), at 0."""
-    parts = [first[0], _swapped(first)]
-    if rate < 1:
-        excess = np.exp(half.log_q) * np.expm1(ratio)
-        total = (1 - rate) * float(np.sum(excess))
-        slack = (1 - rate) * float(
-            np.sum(np.exp(half.log_q) * (np.exp(ratio) * error + np.expm1(ratio) * half.error_q))
-        )
-        slack += 1e-13 * total
-        with np.errstate(divide="ignore"):
-            bounds = np.log(np.array([[max(total - slack, 0.0)], [total + slack]]))
-        zero = np.zeros(1)
-        parts.append(LossPieces(bounds[0], bounds[1], zero, zero, zero, zero))
-    return _joined(parts)
-
-
-def _joined(parts: list[LossPieces]) -> LossPieces:
-    fields = [field.name for field in dataclasses.fields(LossPieces)]
-    return LossPieces(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))

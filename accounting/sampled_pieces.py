@@ -1,0 +1,131 @@
+"""Poisson sampling of a pair in pieces: (P, Q) becomes (M, Q) or (Q, M), M = (1−q)Q + qP, on the same pieces.
+
+The loss becomes ±log(1 − q + q·e^ℓ), monotone in ℓ, and M(piece) = (1−q)Q(piece) + qP(piece); so bounds of ℓ and of
+log P(piece)/Q(piece) become bounds of the sampled loss, with their errors multiplied by q·e^ℓ/(1 − q + q·e^ℓ) <= 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .event import Event
+from .loss_pieces import LossPieces
+
+Array = NDArray[np.float64]
+
+REMOVE, ADD, REPLACE = "remove", "add", "replace"
+_EPS = float(np.finfo(np.float64).eps)
+_LARGE = 300.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Half:
+    """Pieces of the half line x <= t/2, where ℓ >= 0. Arrays of shape (pieces,).
+
+    Attributes:
+        log_p, log_q: log masses under P and Q.
+        error_p, error_q: bounds on their rounding errors.
+        low, high: bounds of ℓ, 0 <= low <= high <= inf.
+    """
+
+    log_p: Array
+    log_q: Array
+    error_p: Array
+    error_q: Array
+    low: Array
+    high: Array
+
+
+def sampled(loss: Array, rate: float) -> Array:
+    """log(1 − q + q·e^ℓ), relatively exact for small ℓ; −inf and inf are allowed."""
+    if rate == 1:
+        return loss
+    with np.errstate(over="ignore", divide="ignore"):
+        change = rate * np.expm1(np.minimum(loss, _LARGE))
+        apart = np.logaddexp(np.log1p(-rate), loss + np.log(rate))  # where 1 + change overflows or cancels
+        return np.where((loss > _LARGE) | (change < -0.5), apart, np.log1p(change))
+
+
+def _slope(loss: Array, value: Array, rate: float) -> Array:
+    """d log(1 − q + q·e^ℓ)/dℓ = q·e^{ℓ − value} <= 1."""
+    return np.ones_like(loss) if rate == 1 else np.minimum(np.exp(np.log(rate) + loss - value), 1.0)
+
+
+def directions(event: Event) -> tuple[str, ...]:
+    """The pairs to be composed, each alone; the worst decides."""
+    if event.symmetric:
+        return (REPLACE,)
+    return (REMOVE,) if event.sampling_rate == 1 else (REMOVE, ADD)
+
+
+def sampled_pair(pair: LossPieces, rate: float, direction: str) -> LossPieces:
+    """Pieces of the sampled pair from those of the whole unsampled one, A = P against B = Q; *remove* or *add*."""
+    mean, error = 0.5 * (pair.mean_low + pair.mean_high), 0.5 * (pair.mean_high - pair.mean_low)
+    log_p, error_p = 0.5 * (pair.log_mass_low + pair.log_mass_high), 0.5 * (pair.log_mass_high - pair.log_mass_low)
+    rounding = _EPS * (2 + np.abs(mean) + np.abs(log_p))
+    side = _one_side(log_p - mean, error_p + error + rounding, pair.low, pair.high, mean, error + rounding, rate)
+    return _swapped(side) if direction == ADD else side[0]
+
+
+def sampled_line(half: Half, rate: float, direction: str) -> LossPieces:
+    """Pieces of the sampled pair from the half line x <= t/2 and its mirror image."""
+    with np.errstate(invalid="ignore"):
+        keep = np.isfinite(half.log_p) & np.isfinite(half.log_q)
+    half = Half(*(getattr(half, field.name)[keep] for field in dataclasses.fields(half)))
+    ratio = np.clip(half.log_p - half.log_q, half.low, half.high)
+    error = half.error_p + half.error_q
+    first = _one_side(half.log_q, half.error_q, half.low, half.high, ratio, error, rate)
+    if direction == REPLACE:
+        return _symmetric(half, first, ratio, error, rate)
+    second = _one_side(half.log_p, half.error_p, -half.high, -half.low, -ratio, error, rate)
+    parts = [_swapped(part) for part in (first, second)] if direction == ADD else [first[0], second[0]]
+    return _joined(parts)
+
+
+Side = tuple[LossPieces, Array, Array]  # the remove pieces, and (log mass, error) under B = the unshifted law
+
+
+def _one_side(log_b: Array, error_b: Array, low: Array, high: Array, ratio: Array, error: Array, rate: float) -> Side:
+    """*Remove* pieces from their B-masses, the bounds of ℓ and log(P/Q) with its error."""
+    mean = sampled(ratio, rate)
+    slack = _slope(ratio, mean, rate) * error * (1 + error) + 4 * _EPS * np.abs(mean)
+    low, high = sampled(low, rate), sampled(high, rate)
+    with np.errstate(invalid="ignore"):
+        low, high = low - np.where(np.isfinite(low), 4 * _EPS * np.abs(low), 0.0), high + 4 * _EPS * np.abs(high)
+    log_a = log_b + mean
+    error_a = error_b + slack + _EPS * np.abs(log_a)
+    pieces = LossPieces(
+        log_a - error_a, log_a + error_a, low, high, np.maximum(mean - slack, low), np.minimum(mean + slack, high)
+    )
+    return pieces, log_b, error_b
+
+
+def _swapped(side: Side) -> LossPieces:
+    """(B, A) for (A, B): the loss negated, the mass that under B."""
+    pieces, log_b, error = side
+    return LossPieces(log_b - error, log_b + error, -pieces.high, -pieces.low, -pieces.mean_high, -pieces.mean_low)
+
+
+def _symmetric(half: Half, first: Side, ratio: Array, error: Array, rate: float) -> LossPieces:
+    """The positive part of *remove*, its mirror image, and the rest of the mass, (1−q)·(P − Q)(x <= t/2), at 0."""
+    parts = [first[0], _swapped(first)]
+    if rate < 1:
+        excess = np.exp(half.log_q) * np.expm1(ratio)
+        total = (1 - rate) * float(np.sum(excess))
+        slack = (1 - rate) * float(
+            np.sum(np.exp(half.log_q) * (np.exp(ratio) * error + np.expm1(ratio) * half.error_q))
+        )
+        slack += 1e-13 * total
+        with np.errstate(divide="ignore"):
+            bounds = np.log(np.array([[max(total - slack, 0.0)], [total + slack]]))
+        zero = np.zeros(1)
+        parts.append(LossPieces(bounds[0], bounds[1], zero, zero, zero, zero))
+    return _joined(parts)
+
+
+def _joined(parts: list[LossPieces]) -> LossPieces:
+    fields = [field.name for field in dataclasses.fields(LossPieces)]
+    return LossPieces(*(np.concatenate([getattr(part, name) for part in parts]) for name in fields))
