@@ -37,3 +37,7 @@ class Accountant(abc.ABC):
     def log_delta_upper(self, events: Sequence[Event], epsilon: float, relative_width: float) -> float:
         """The upper end of `log_delta` alone, where that is cheaper."""
         return self.log_delta(events, epsilon, relative_width)[2]
+
+    def log_delta_rough(self, events: Sequence[Event], epsilon: float) -> float:
+        """About log δ, where that is much cheaper: for searches, which must end with a bound."""
+        return self.log_delta_upper(events, epsilon, 0.05)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from .accountant import Accountant, LogDelta
+from .characteristic import CharacteristicFunction
 from .event import Event
 from .exact import ExactGaussian, ExactScalar
 from .interval import EpsilonInterval
@@ -12,8 +13,8 @@ from .pld import PrivacyLoss
 from .renyi_accountant import Renyi
 
 _EXACT: tuple[Accountant, ...] = (ExactGaussian(), ExactScalar())
-_PLD, _RDP = PrivacyLoss(), Renyi()
-ALL: tuple[Accountant, ...] = (*_EXACT, _PLD, _RDP)
+PROVEN: tuple[Accountant, ...] = (*_EXACT, PrivacyLoss(), Renyi())
+ALL: tuple[Accountant, ...] = (*PROVEN, CharacteristicFunction())
 
 
 class Best(Accountant):
@@ -21,19 +22,19 @@ class Best(Accountant):
 
     Exact answers first, then the privacy loss distribution, then Rényi divergences (which alone bound independent noise
     in several dimensions). The interval is always that of one accountant: intersecting the intervals of two would turn a
-    fault in either into a false bound.
+    fault in either into a false bound. Characteristic functions are not asked: their error is not proven.
     """
 
     name = "best"
 
     def refusal(self, events: Sequence[Event]) -> str | None:
-        reasons = [accountant.refusal(events) for accountant in ALL]
+        reasons = [accountant.refusal(events) for accountant in PROVEN]
         return None if None in reasons else "; ".join(str(reason) for reason in reasons)
 
     @staticmethod
     def first(events: Sequence[Event]) -> Accountant:
         """The accountant that is asked first."""
-        return next(accountant for accountant in ALL if accountant.refusal(events) is None)
+        return next(accountant for accountant in PROVEN if accountant.refusal(events) is None)
 
     def epsilon(self, events: Sequence[Event], delta: float, relative_width: float) -> EpsilonInterval:
         return self._answer(
@@ -53,7 +54,7 @@ class Best(Accountant):
     @staticmethod
     def _answer(events: Sequence[Event], ask: Callable, is_narrow: Callable):
         best = None
-        for accountant in ALL:
+        for accountant in PROVEN:
             if accountant.refusal(events) is None:
                 answer = ask(accountant)
                 if best is None or answer[2] < best[2]:

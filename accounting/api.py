@@ -13,7 +13,7 @@ from .event import Event, to_events
 from .interval import AccountantsDisagree, DeltaInterval, EpsilonInterval
 from .release import ADD_OR_REMOVE_ONE, POISSON, Release
 
-ACCOUNTANTS = ("best", "exact", "pld", "rdp")
+ACCOUNTANTS = ("best", "exact", "pld", "rdp", "cf")
 Interval = TypeVar("Interval", EpsilonInterval, DeltaInterval)
 
 
@@ -43,7 +43,8 @@ def epsilon(
         sampling: `poisson`, or `fixed_size` for `replace_one` (see `Release`).
         accountant: "exact" (Gaussian without sampling; one scalar release), "pld" (privacy loss distributions: scalar
             releases and Gaussian noise), "rdp" (Rényi divergences: any dimension), or "best", which asks them in this
-            order until one reaches the width.
+            order until one reaches the width. "cf" (characteristic functions) is an independent second opinion, whose
+            error is estimated, not proven: not a guarantee.
         relative_width: width of the interval, as a fraction of ε, that is aimed at. Exact intervals are far below it,
             "pld" refines its lattice until it is reached or memory ends (about 1e-5); the Rényi interval does not get
             narrower on demand. The two ends show what was reached.

@@ -15,7 +15,7 @@ from .release import ADD_OR_REMOVE_ONE, POISSON, Release
 
 _SHORTHANDS: dict[str, Callable[[], Mechanism]] = {"gaussian": lambda: Gaussian(1.0), "laplace": lambda: Laplace(1.0)}
 _LARGEST_FACTOR = 1e100
-_ROUGH_WIDTH, _WIDTH = 0.05, 1e-3  # of ε: while a bracket is sought, and for the answer (that of `epsilon` by default)
+_WIDTH = 1e-3  # of ε; as `epsilon` has it by default
 
 
 def calibrate(
@@ -57,15 +57,19 @@ def calibrate(
     (event,) = events
     chosen, target = choose(events, accountant), math.log(delta)
 
-    def excess(log_factor: float, width: float) -> float:
-        """Upper bound of log δ at the target ε, less log δ: falls with the factor."""
-        value = chosen.log_delta_upper([event.scaled(math.exp(log_factor))], epsilon, width)
+    def rough(log_factor: float) -> float:
+        """About log δ at the target ε, less the target: falls with the factor."""
+        return min(max(chosen.log_delta_rough([event.scaled(math.exp(log_factor))], epsilon), -1e5), 0.0) - target
+
+    def excess(log_factor: float) -> float:
+        """The same of the proven upper bound."""
+        value = chosen.log_delta_upper([event.scaled(math.exp(log_factor))], epsilon, _WIDTH)
         return min(max(value, -1e5), 0.0) - target
 
     if isinstance(chosen, Best):
         chosen = chosen.first(events)
     resolution = chosen.resolution
-    root = _polished(lambda x: excess(x, _WIDTH), _root(lambda x: excess(x, _ROUGH_WIDTH)), resolution)
+    root = _polished(excess, _root(rough), resolution)
     nudge = 0.1 * resolution
     return _land(shape, math.exp(root), nudge, lambda m: _exceeds(chosen, event, m, epsilon, target))
 

@@ -9,11 +9,14 @@ an analytic form of the accountant of Zhu, Dong and Wang (arXiv 2106.08567) at t
 each direction alone, A = (1−q)Q+qP against B = Q (*remove*) and A = Q against B = (1−q)Q+qP (*add*); the larger ε is
 the answer.
 
-What is proven, given Λ: the trapezoid rule's discretisation error is below e^−32 of δ (`characteristic_line`).
-What is *a posteriori*: Λ itself (quadrature whose convergence is observed, `characteristic_nodes`), where the integral is
-ended, and rounding. The stated error is the difference between two lines, with different real parts, steps, ends and
-quadrature nodes, times a factor (3 where the integrand dies out; 30 where a window fades it), plus an estimate of
-rounding. Doubling the end goes on until this error is small; a case where it does not become small is a `ValueError`.
+What is proven, given Λ: the discretisation error of the trapezoid rule is below e^−32 of δ (`characteristic_line`).
+What is *a posteriori*: Λ itself (quadrature whose convergence is observed, `characteristic_nodes`), the place where the
+integral ends, and rounding. The stated error is the difference between two lines, with different real parts, steps,
+ends and nodes, times a factor (3 where the integrand dies out; 30 where a window fades it), plus an estimate of
+rounding. The end is moved out until this error is small; a case where it does not become small is a `ValueError`. Such
+are ε beside a kink of δ (few releases, or atoms), and rare large losses that keep every line far above a tiny δ.
+Within 1e-7 of the largest loss, ε is placed by Laplace's method and the interval ends at the largest loss. ε = 0 is
+proven where the sum of all total variations is at most δ.
 So the interval is not a guarantee: it is there to be compared with a proven one.
 """
 
@@ -21,14 +24,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
-from .accountants import Accountant, LogDelta
+from . import scalar
+from .accountant import Accountant, LogDelta
 from .characteristic_law import refusal
 from .characteristic_line import Composed, Line, alias_period, compose
 from .characteristic_nodes import Resolution, Undecided, Unresolved
 from .event import Event
 from .interval import EpsilonInterval
+
+Result = TypeVar("Result")
 
 _DEPTH = 45.0  # −log of the tail mass that is cut or lumped, relative to δ/steps
 _FIRST_END = 12.5  # standard deviations of the characteristic function of a normal loss
@@ -38,7 +44,7 @@ _TOLERATED = 1e-6  # error of log δ above which there is no result, unless the 
 _FACTOR_SHARP, _FACTOR_WINDOW = 3.0, 30.0  # the stated error in units of the difference between two lines
 _LOST = 4.0  # log of the digits given up for a longer step
 _NEAR = 0.05  # a line serves for ε within this many units of √ψ″
-_AT_THE_END = 1e9  # s·(largest loss) beyond which Laplace's method places ε well enough
+_AT_THE_END = 3e7  # s·(largest loss) beyond which Laplace's method places ε well enough
 
 
 class CharacteristicFunction(Accountant):
@@ -53,16 +59,26 @@ class CharacteristicFunction(Accountant):
         """Raises ValueError with the reason where δ cannot be resolved to a small error."""
         if not events:
             return EpsilonInterval(0.0, 0.0, 0.0)
-        each = [d.epsilon(math.log(delta), relative_width) for d in self._directions(events)]
+        directions = self._directions(events)
+        if sum(e.steps * math.exp(scalar.log_delta_bounds(e, 0.0)[1]) for e in events) <= delta:
+            return EpsilonInterval(0.0, 0.0, 0.0)  # δ(0), the total variation, adds up at most
+        each = [self._resolved(d.epsilon, math.log(delta), relative_width) for d in directions]
         return EpsilonInterval(*(max(values) for values in zip(*each, strict=True)))
 
     def log_delta(self, events: Sequence[Event], epsilon: float, relative_width: float) -> LogDelta:
         """Raises ValueError with the reason where δ cannot be resolved to a small error."""
         if not events:
             return -math.inf, -math.inf, -math.inf
-        each = [d.log_delta(epsilon, relative_width) for d in self._directions(events)]
+        each = [self._resolved(d.log_delta, epsilon, relative_width) for d in self._directions(events)]
         lower, estimate, upper = (max(values) for values in zip(*each, strict=True))
         return lower, estimate, upper
+
+    @staticmethod
+    def _resolved(compute: Callable[[float, float], Result], argument: float, relative_width: float) -> Result:
+        try:
+            return compute(argument, relative_width)
+        except Unresolved as error:
+            raise ValueError(f"the characteristic-function accountant cannot resolve this case: {error}") from error
 
     def _directions(self, events: Sequence[Event]) -> list[Direction]:
         reason = self.refusal(events)
@@ -91,20 +107,27 @@ class Direction:
     def epsilon(self, target: float, relative_width: float) -> EpsilonInterval:
         """ε at log δ = `target`, with the stated error."""
         composed, s = self._saddle(target, lambda composed, guess: composed.saddle_of_delta(target, guess))
-        largest, epsilon = composed.largest, composed.laplace(s)[0]
-        if s * largest > _AT_THE_END and math.isfinite(largest):
-            gap = max(largest - epsilon, 1e-12 * largest)
-            return EpsilonInterval(max(largest - 3 * gap, 0.0), largest - gap, largest)
-        if epsilon <= 0:
-            at_zero = self._at_epsilon(0.0)
-            if at_zero.log_delta + at_zero.error <= target:
-                return EpsilonInterval(0.0, 0.0, 0.0)
-            epsilon = 0.01 / s
-        found = self._found(composed, s, epsilon, target, fixed_epsilon=False)
-        error, value = found.error / abs(found.slope), found.epsilon
-        if error > max(relative_width, 1e-9) * abs(value) and found.error > _TOLERATED:
-            raise Unresolved(f"ε is {value:.6g} to an error of {error:.1g} only: δ has a kink too near")
-        return EpsilonInterval(max(value - error, 0.0), max(value, 0.0), max(min(value + error, largest), 0.0))
+        epsilon, zero = composed.laplace(s)[0], EpsilonInterval(0.0, 0.0, 0.0)
+        if self._at_the_end(composed, s):
+            gap = max(composed.largest - epsilon, 1e-12 * composed.largest)
+            return EpsilonInterval(composed.largest - 3 * gap, composed.largest - gap, composed.largest)
+        if epsilon < 1 / s and self._zero_suffices(target):
+            return zero
+        try:
+            found = self._found(composed, s, max(epsilon, 0.01 / s), target, fixed_epsilon=False)
+            error, value = found.error / abs(found.slope), found.epsilon
+            if error > max(relative_width, 1e-9) * abs(value) and found.error > _TOLERATED:
+                raise Unresolved(f"ε is {value:.6g} to an error of {error:.1g} only")
+        except Unresolved:
+            if self._zero_suffices(target):
+                return zero
+            raise
+        return EpsilonInterval(max(value - error, 0.0), max(value, 0.0), max(min(value + error, composed.largest), 0.0))
+
+    def _zero_suffices(self, target: float) -> bool:
+        """Whether δ(0) is below the target for sure."""
+        at_zero = self._at_epsilon(0.0)
+        return at_zero.log_delta + at_zero.error <= target
 
     def log_delta(self, epsilon: float, relative_width: float) -> LogDelta:
         """(lower, estimate, upper) of log δ at `epsilon`, with the stated error."""
@@ -123,7 +146,7 @@ class Direction:
             log_delta = composed.laplace(s)[1]
             if log_delta >= guess - 5:
                 break
-        if s * composed.largest > _AT_THE_END and math.isfinite(composed.largest):
+        if self._at_the_end(composed, s):
             raise Unresolved("ε is within rounding of the largest loss")
         return self._found(composed, s, epsilon, log_delta, fixed_epsilon=True)
 
@@ -134,13 +157,14 @@ class Direction:
         depth = self._depth(log_delta)
         variance = compose(self._events, self._remove, Resolution((0.0,), 0.0, depth)).cumulants(0.0).variance
         guess = math.sqrt(2 * max(-log_delta, 1.0) / variance)
-        for _ in range(8):
+        while True:
             composed = compose(self._events, self._remove, Resolution((0.0, guess), 0.0, depth))
             s = solve(composed, guess)
-            if s < 1.5 * guess or s * composed.largest > _AT_THE_END:
-                break
-            guess = s
-        return composed, s
+            if s < 1.5 * guess:
+                return composed, s
+            if self._at_the_end(composed, guess):
+                return composed, guess
+            guess = min(s, 100 * guess)  # nodes that do not resolve s put it too far
 
     def _depth(self, log_delta: float) -> float:
         return _DEPTH - log_delta + self._log_steps
@@ -150,17 +174,20 @@ class Direction:
         deviation = max(math.sqrt(composed.cumulants(s).variance), 0.3 * math.sqrt(composed.laplace(s)[2]))
         frequency = _FIRST_END / deviation
         best: _Found | None = None
-        reason: Unresolved = Unresolved("its characteristic function does not decay")
+        reason: Unresolved | None = None
         for _ in range(_MOST_DOUBLINGS):
             s = composed.saddle_of_epsilon(epsilon, s)
             try:
                 found, useful, sharp = self._pair(composed, s, epsilon, log_delta, frequency, fixed_epsilon)
-            except Undecided:
+            except Undecided as error:
+                reason = error
                 frequency *= 4
                 continue
             except Unresolved as error:
-                reason = error
+                reason = Unresolved(f"{reason}; {error}") if reason else error
                 break
+            if best is not None and not self._agree(best, found):
+                best = None  # an agreement by chance
             if found.error > 1:
                 frequency *= 4
                 continue
@@ -175,7 +202,7 @@ class Direction:
                     return best
             frequency *= 2 if found.error < 0.1 else 4
         if best is None:
-            raise reason
+            raise reason or Unresolved("two lines do not agree, however long")
         return best
 
     def _pair(
@@ -197,9 +224,19 @@ class Direction:
         (epsilon_1, log_delta_1, _), (epsilon_2, log_delta_2, slope) = points
         difference = abs(epsilon_1 - epsilon_2) * abs(slope) + abs(log_delta_1 - log_delta_2)
         sharp = all(line.sharp for line in lines)
-        error = difference * (_FACTOR_SHARP if sharp else _FACTOR_WINDOW) + lines[1].rounding(epsilon_2)
+        error = difference * (_FACTOR_SHARP if sharp else _FACTOR_WINDOW)
+        error += max(line.rounding(epsilon_2) for line in lines)
         found = _Found(epsilon_2, log_delta_2, error, slope)
         return found, all(line.settled for line in lines), sharp
+
+    @staticmethod
+    def _agree(one: _Found, other: _Found) -> bool:
+        difference = abs(one.log_delta - other.log_delta) + abs(one.epsilon - other.epsilon) * abs(one.slope)
+        return difference <= 2 * (one.error + other.error) and other.error < 1
+
+    @staticmethod
+    def _at_the_end(composed: Composed, s: float) -> bool:
+        return math.isfinite(composed.largest) and s * composed.largest > _AT_THE_END
 
     @staticmethod
     def _cheapest(composed: Composed, s: float, epsilon: float, log_delta: float) -> float:

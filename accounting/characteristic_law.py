@@ -108,6 +108,7 @@ class NodeLaw:
         exponent = self._log_q + power
         total = float(log_sum(exponent))
         weight = np.exp(exponent - total)
+        weight /= np.sum(weight)  # the rounding of a large exponent
         mean = float(weight @ self._log_ratio)
         if abs(total) < 0.5:
             plain = self._plain & (np.abs(power) < 1)

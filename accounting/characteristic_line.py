@@ -7,8 +7,8 @@ Step. By Poisson summation the rule with step τ gives Σ_m δ(ε+mP)·e^{smP}, 
 m < 0 with an s' < s, and P is the least at which both sums are below e^−32 of δ(ε). If no loss exceeds ε+P, the first
 are 0. This is proven, given Λ.
 
-End. The sum stops at a frequency Y. The rest is at most sup |g·z²|/(πY) over y >= Y. That supremum is taken from the last
-part of the line and from samples of three periods of a lattice that spans the loss (atoms at both ends, or what is
+End. The sum stops at a frequency Y. The rest is at most sup |g·z²|/(πY) over y >= Y. That supremum is taken from the
+last part of the line and from samples of three periods of a lattice that spans the loss (atoms at both ends, or what is
 nearly an atom, bring |g·z²| back). Where this makes the rest less than e^−32 of the whole, the sum is cut sharply.
 Otherwise g is faded out by a smooth window: that averages δ around ε with a kernel which leaves smooth functions as
 they are and has died out, to rounding, at a distance of 130/Y; so it is exact unless δ has a kink that near to ε.
@@ -38,6 +38,7 @@ _MOST_POINTS = 2**19
 _MOST_WORK = 3e8  # nodes × points
 _WINDOW_EDGE = 5.9  # erfc(5.9) is below rounding
 _EPS = float(np.finfo(np.float64).eps)
+_FARTHEST = 300.0  # of log s
 _MOVED = 1.0  # slack for lines that are used at an ε beside their own
 
 
@@ -90,18 +91,18 @@ def compose(events: Sequence[Event], remove: bool, resolution: Resolution) -> Co
 
 
 def _root_of_log(function: Callable[[float], float], guess: float) -> float:
-    """The root of a rising function of s > 0, roughly; e^600 if it is beyond."""
+    """The root of a rising function of s > 0, roughly; e^300 if it is beyond."""
     low = high = math.log(guess)
     step = 1.0
     while function(math.exp(low)) > 0:
         high, low, step = low, low - step, 2 * step
-        if low < -600:
+        if low < -_FARTHEST:
             raise Unresolved("no saddle point was found")
     step = 1.0
     while function(math.exp(high)) < 0:
         low, high, step = high, high + step, 2 * step
-        if high > 600:
-            return math.exp(600.0)
+        if high > _FARTHEST:
+            return math.exp(_FARTHEST)
     if low == high:
         return guess
     return math.exp(bracketed_root(lambda u: function(math.exp(u)), low, high, absolute=1e-3))
@@ -164,7 +165,7 @@ class Line:
         return self._value - self._s * epsilon + math.log(total), slope, noise
 
     def root(self, log_delta: float, epsilon: float, largest: float) -> tuple[float, float]:
-        """(ε < `largest` at which log δ is `log_delta`, the slope there): Newton's method in a bracket, from `epsilon`."""
+        """(ε < `largest` at which log δ is `log_delta`, the slope there), by Newton's method in a bracket."""
         low, high, reach = -math.inf, largest, 2 / self._s
         for _ in range(200):
             value, slope, noise = self._point(epsilon)

@@ -1,9 +1,9 @@
 """Quadrature nodes for the privacy loss of one release.
 
-16-point Gauss–Legendre panels cover the pieces where ℓ = log dP/dQ is analytic. For a density with log-convex sides these
-are x < 0 and 0 < x < t/2, in the variable r = log(1 + |x|/scale), which makes exponentials of power tails; reflection
-x ↦ t−x gives the other half. Beyond a distance with tail mass e^−depth one atom stands for the rest (for Laplace noise
-all of x < 0 is one atom). The Gaussian is cut at the same depth.
+16-point Gauss–Legendre panels cover the pieces where ℓ = log dP/dQ is analytic. For a density with log-convex sides
+these are x < 0 and 0 < x < t/2, in the variable r = log(1 + |x|/scale), which makes exponentials of power tails;
+reflection x ↦ t−x gives the other half. Beyond a distance with tail mass e^−depth one atom stands for the rest (for
+Laplace noise all of x < 0 is one atom). The Gaussian is cut at the same depth.
 
 Panels are split until the error of the Gauss rule, which is exact up to degree 31, is below 1e-17 by extrapolation from
 the Legendre coefficients of degree 10 to 15 of all that is to be integrated; their sum must also meet the values at the
@@ -37,6 +37,7 @@ _QUADRATURE_ERROR = 1e-17  # of a panel, relative to the total mass
 _LOSS_ROUNDING = 2e-15  # of ℓ, relative to 1+|ℓ|
 _PANEL = 1.5  # first length of a panel
 _PHASE_PER_PANEL = 8.0
+_MOST_PARTS = 6  # few, as the tilted law may leave most of a panel without weight
 _MOST_NODES = 400_000
 _FARTHEST = 1e100
 LARGE = 300.0  # ℓ beyond which e^ℓ is kept as a logarithm
@@ -166,7 +167,7 @@ def _refined(piece: Piece, edges: Array, mirrored: bool, kit: _Kit) -> tuple[Arr
         count += int(np.sum(good)) * _ORDER
         if good.all():
             return np.concatenate([p.ravel() for p, _ in done]), np.concatenate([x.ravel() for _, x in done])
-        parts = np.clip(np.ceil(phase[~good] / _PHASE_PER_PANEL), 2, 256).astype(int)
+        parts = np.clip(np.ceil(phase[~good] / _PHASE_PER_PANEL), 2, _MOST_PARTS).astype(int)
         count_next = int(np.sum(parts)) * _ORDER
         if count + count_next > _MOST_NODES:
             break

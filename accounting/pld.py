@@ -18,7 +18,7 @@ from .event import Event
 from .interval import EpsilonInterval
 from .poisson import sampled_loss
 from .questions import DeltaQuestion, EpsilonQuestion, Question
-from .refinement import refined, refined_upper
+from .refinement import refined, refined_upper, rough_answer
 from .sampled_pieces import ADD, REMOVE, REPLACE, directions
 
 
@@ -48,7 +48,6 @@ class PrivacyLoss(Accountant):
         lower, upper = _bounds(events, DeltaQuestion(epsilon, relative_width))
         return lower, 0.5 * (lower + upper) if math.isfinite(lower) else upper, upper
 
-
     def epsilon_upper(self, events: Sequence[Event], delta: float, relative_width: float) -> float:
         return min(_upper(events, EpsilonQuestion(math.log(delta), relative_width)), _largest_epsilon(events))
 
@@ -57,12 +56,17 @@ class PrivacyLoss(Accountant):
             return -math.inf
         return _upper(events, DeltaQuestion(epsilon, relative_width))
 
+    def log_delta_rough(self, events: Sequence[Event], epsilon: float) -> float:
+        if epsilon >= _largest_epsilon(events):
+            return -math.inf
+        return rough_answer(events, DeltaQuestion(epsilon, 0.05))
+
 
 def _upper(events: Sequence[Event], question: Question) -> float:
     if any(event.symmetric for event in events):
         return refined_upper(events, REPLACE, question)
     upper = refined_upper(events, REMOVE, question)
-    if any(len(directions(event)) > 1 for event in events):
+    if _has_add(events) and not question.is_beyond(_largest_add(events), upper):
         upper = max(upper, refined_upper(events, ADD, question, enough=upper))
     return upper
 
@@ -89,7 +93,21 @@ def _bounds(events: Sequence[Event], question: Question) -> tuple[float, float]:
 
 def _pairs(events: Sequence[Event], question: Question) -> tuple[float, float]:
     lower, upper = refined(events, REMOVE, question)
-    if any(len(directions(event)) > 1 for event in events):
+    if _has_add(events) and not question.is_beyond(_largest_add(events), upper):
         less, more = refined(events, ADD, question, enough=upper)
         lower, upper = max(lower, less), max(upper, more)
     return lower, upper
+
+
+def _has_add(events: Sequence[Event]) -> bool:
+    """Whether the directions differ."""
+    return any(len(directions(event)) > 1 for event in events)
+
+
+def _largest_add(events: Sequence[Event]) -> float:
+    """Bound on the composed loss of *add*: per step −log(1 − q + q·e^−ℓ_max) <= −log(1−q)."""
+    total = 0.0
+    for event in events:
+        loss, rate = largest_loss(event.mechanism, event.shift), event.sampling_rate
+        total += event.steps * (loss if rate == 1 else -math.log1p(rate * math.expm1(-loss)))
+    return total * (1 + 1e-13)

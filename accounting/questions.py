@@ -12,6 +12,9 @@ from .rare_losses import RareLosses
 from .saddle import Cumulant, Saddle
 
 
+_MOST_TILT = 5e3  # over the width asked for: larger tilts would see details that do not matter
+
+
 class Question(abc.ABC):
     """An unknown that falls with the noise; bounds of it get better with the lattice."""
 
@@ -30,6 +33,10 @@ class Question(abc.ABC):
         """The interval's width as a multiple of what is asked; `slope` is −d log δ/dε."""
 
     @abc.abstractmethod
+    def is_beyond(self, largest_loss: float, upper: float) -> bool:
+        """Whether a composition whose loss never exceeds `largest_loss` cannot raise the upper bound `upper`."""
+
+    @abc.abstractmethod
     def nothing(self, *, upper: bool) -> float:
         """The trivial bound."""
 
@@ -43,7 +50,7 @@ class EpsilonQuestion(Question):
 
     def saddle(self, cumulant: Cumulant) -> Saddle:
         guess = cumulant.at_delta(self.log_delta, 1e12)
-        most = 50 / (self.relative_width * max(guess.epsilon, 1e-300))
+        most = _MOST_TILT / (self.relative_width * max(guess.epsilon, 1e-300))
         return cumulant.at_delta(self.log_delta, most) if guess.tilt > most else guess
 
     def bound(self, law: Composed | RareLosses, *, upper: bool, guess: float) -> float:
@@ -53,6 +60,9 @@ class EpsilonQuestion(Question):
 
     def width(self, lower: float, upper: float, slope: float) -> float:
         return 0.0 if upper == 0 else (upper - lower) / (upper * self.relative_width)
+
+    def is_beyond(self, largest_loss: float, upper: float) -> bool:
+        return largest_loss <= upper
 
     def nothing(self, *, upper: bool) -> float:
         return math.inf if upper else 0.0
@@ -66,7 +76,7 @@ class DeltaQuestion(Question):
     relative_width: float
 
     def saddle(self, cumulant: Cumulant) -> Saddle:
-        return cumulant.at_epsilon(self.epsilon, 50 / (self.relative_width * max(self.epsilon, 1e-12)))
+        return cumulant.at_epsilon(self.epsilon, _MOST_TILT / (self.relative_width * max(self.epsilon, 1e-12)))
 
     def bound(self, law: Composed | RareLosses, *, upper: bool, guess: float) -> float:
         if isinstance(law, RareLosses):
@@ -78,6 +88,9 @@ class DeltaQuestion(Question):
         if not math.isfinite(lower):
             return 0.0 if upper < -1e4 else math.inf
         return (upper - lower) / max(self.relative_width * self.epsilon * slope, 1e-6)
+
+    def is_beyond(self, largest_loss: float, upper: float) -> bool:
+        return self.epsilon >= largest_loss
 
     def nothing(self, *, upper: bool) -> float:
         return 0.0 if upper else -math.inf

@@ -50,9 +50,7 @@ def refined(
     return best
 
 
-def refined_upper(
-    events: Sequence[Event], direction: str, question: Question, *, enough: float = -math.inf
-) -> float:
+def refined_upper(events: Sequence[Event], direction: str, question: Question, *, enough: float = -math.inf) -> float:
     """The upper end alone, on the lattice that `refined` tries first."""
     way: _Way = _Plain(events, direction, question)
     if way.steps >= _FEW_STEPS and way.is_blown_up:
@@ -67,9 +65,11 @@ def refined_upper(
 
 
 def rough_answer(events: Sequence[Event], question: Question) -> float:
-    """The saddle-point approximation of the answer."""
+    """The saddle-point approximation of the answer, for *remove*."""
     way = _Plain(events, REMOVE, question)
-    return way.guess if isinstance(question, EpsilonQuestion) else way.saddle.log_delta
+    if isinstance(question, EpsilonQuestion):
+        return way.guess
+    return min(way.saddle.log_delta - way.saddle.tilt * max(way.guess - way.saddle.epsilon, 0.0), 0.0)
 
 
 def _refine(way: _Way, question: Question, best: tuple[float, float], enough: float) -> tuple[float, float]:
@@ -112,7 +112,6 @@ class _Way:
         self.events, self.question = list(events), question
         self.directions = [direction if direction in directions(e) else directions(e)[0] for e in events]
         self.steps = math.fsum(event.steps for event in events)
-        self.coarse = self._pieces(Cuts(depth=60.0 + math.log(self.steps)))
 
     def _pieces(self, cuts: Cuts) -> list[LossPieces]:
         return [_pieces(e, d, cuts) for e, d in zip(self.events, self.directions, strict=True)]
@@ -139,12 +138,20 @@ class _Plain(_Way):
 
     def __init__(self, events: Sequence[Event], direction: str, question: Question) -> None:
         super().__init__(events, direction, question)
-        cumulant = self._cumulant(self.coarse)
-        self.saddle: Saddle = question.saddle(cumulant)
+        self.depth = 60.0 + math.log(self.steps)
+        for _ in range(4):  # the pieces must reach as far out as the saddle point looks
+            self.coarse = self._pieces(Cuts(self.depth))
+            cumulant = self._cumulant(self.coarse)
+            self.saddle: Saddle = question.saddle(cumulant)
+            beyond = max(question.epsilon - self.saddle.epsilon, 0.0) if isinstance(question, DeltaQuestion) else 0.0
+            wanted = self._depth(self.saddle.log_delta - self.saddle.tilt * beyond)  # the tilt may have been capped
+            if wanted <= self.depth:
+                break
+            self.depth = wanted
+        self.depth = wanted
         self.is_blown_up = self.saddle.deviation > _BLOWN_UP * cumulant.at(0.0).deviation
         self.guess = question.epsilon if isinstance(question, DeltaQuestion) else max(self.saddle.epsilon, 0.0)
         self.slope = self.saddle.tilt
-        self.depth = self._depth(self.saddle.log_delta)
 
     def first_step(self) -> float:
         width = self.question.relative_width * max(self.guess, 1e-3 * self.saddle.deviation)
@@ -188,6 +195,7 @@ class _Rare(_Way):
     def __init__(self, events: Sequence[Event], direction: str, question: Question) -> None:
         super().__init__(events, direction, question)
         log_delta = question.log_delta if isinstance(question, EpsilonQuestion) else -20.0
+        self.coarse = self._pieces(Cuts(60.0 + math.log(self.steps) - log_delta))
         for _ in range(3):
             self.threshold = self._threshold(log_delta)
             bulks, jumps = zip(*(split(pieces, self.threshold) for pieces in self.coarse), strict=True)

@@ -92,7 +92,8 @@ def _one_side(log_b: Array, error_b: Array, low: Array, high: Array, ratio: Arra
     """*Remove* pieces from their B-masses, the bounds of ℓ and log(P/Q) with its error."""
     mean = sampled(ratio, rate)
     slack = _slope(ratio, mean, rate) * error * (1 + error) + 4 * _EPS * np.abs(mean)
-    low, high = sampled(low, rate), sampled(high, rate)
+    # Where ℓ is unbounded the loss is too, for all that is said: far out its bound log(1−q) would be a coarse end.
+    low, high = np.where(np.isneginf(low), -np.inf, sampled(low, rate)), sampled(high, rate)
     with np.errstate(invalid="ignore"):
         low, high = low - np.where(np.isfinite(low), 4 * _EPS * np.abs(low), 0.0), high + 4 * _EPS * np.abs(high)
     log_a = log_b + mean

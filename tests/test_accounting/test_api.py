@@ -125,7 +125,7 @@ BASE = {"delta": 1e-5, "dimension": 1}
         ({"sampling": "fixed_size", "sampling_rate": 0.1}, "expected adjacency=replace_one with sampling=fixed_size"),
         ({"sampling": "shuffled", "sampling_rate": 0.1}, "no proven amplification"),
         ({"sampling": "systematic"}, "sampling to be one of poisson, fixed_size"),
-        ({"accountant": "clt"}, "accountant to be one of best, exact, pld, rdp"),
+        ({"accountant": "clt"}, "accountant to be one of best, exact, pld, rdp, cf"),
         ({"accountant": "exact", "steps": 2}, "one release of one coordinate"),
         ({"relative_width": 0}, "relative_width > 0"),
     ],
