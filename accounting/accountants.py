@@ -21,8 +21,8 @@ class Best(Accountant):
     """The cheapest proven accountant that reaches the width asked for; if none does, the one that proves most.
 
     Exact answers first, then the privacy loss distribution, then Rényi divergences (which alone bound independent noise
-    in several dimensions). The interval is always that of one accountant: intersecting the intervals of two would turn a
-    fault in either into a false bound. Characteristic functions are not asked: their error is not proven.
+    in several dimensions). The interval is always that of one accountant: intersecting the intervals of two would turn
+    a fault in either into a false bound. Characteristic functions are not asked: their error is not proven.
     """
 
     name = "best"

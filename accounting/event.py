@@ -17,9 +17,10 @@ class Event:
     `dimension` is the number of coordinates or `inf`; None means that it does not matter. `symmetric` says which pair
     sampling at rate q < 1 makes of the unsampled one (P, Q): False, the two of adding and of removing a record,
     (Q, (1−q)Q + qP) and ((1−q)Q + qP, Q); True, the symmetric pair of replacing one, whose bound some neighbours attain
-    only at the fraction `attained` of the shift (see `replace_one`). `copies` > 1 stands for that many coordinates, each
-    shifted by `shift` and composed before sampling: only bounds from below use it (see `spread`). Scaling the noise by a factor
-    and dividing the shift by it are the same, so calibration moves the shift and keeps what is cached for the noise.
+    only at the fraction `attained` of the shift (see `replace_one`). `copies` > 1 stands for that many coordinates,
+    each shifted by `shift` and composed before sampling: only bounds from below use it (see `spread`). Scaling the
+    noise by a factor and dividing the shift by it are the same, so calibration moves the shift and keeps what is cached
+    for the noise.
     """
 
     mechanism: Mechanism

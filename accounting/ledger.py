@@ -14,10 +14,11 @@ from ..mechanisms import _validate, from_spec
 from ..mechanisms._json import read_json
 from .api import compose_epsilon
 from .interval import EpsilonInterval
-from .release import Release
+from .release import POISSON, Release
 
 _HEADER = {"format": 1, "kind": "optnoise ledger"}
 _FIELDS = {"mechanism", "steps", "sampling_rate", "dimension", "adjacency", "shift", "clipping_norm", "divisor"}
+_OPTIONAL = {"sampling"}  # absent from ledgers of the first version, which knew Poisson sampling only
 
 
 class Ledger:
@@ -135,6 +136,7 @@ def _to_json(release: Release, clipping_norm: float, divisor: float) -> dict[str
         "sampling_rate": float(release.sampling_rate),
         "dimension": "inf" if release.dimension == math.inf else release.dimension,
         "adjacency": release.adjacency,
+        "sampling": release.sampling,
         "shift": release.shift,
         "clipping_norm": clipping_norm,
         "divisor": divisor,
@@ -150,8 +152,8 @@ def _read_json(path: Path, number: int, line: bytes) -> Any:
 
 def _from_json(path: Path, number: int, document: Any) -> tuple[Release, float, float]:
     try:
-        if not isinstance(document, dict) or set(document) != _FIELDS:
-            odd = sorted(set(document) ^ _FIELDS) if isinstance(document, dict) else [type(document).__name__]
+        if not isinstance(document, dict) or set(document) - _OPTIONAL != _FIELDS:
+            odd = sorted((set(document) - _OPTIONAL) ^ _FIELDS) if isinstance(document, dict) else [type(document).__name__]
             raise ValueError(f"missing or unknown field: {', '.join(odd)}")
         release = Release(
             from_spec(document["mechanism"]),
@@ -159,6 +161,7 @@ def _from_json(path: Path, number: int, document: Any) -> tuple[Release, float, 
             sampling_rate=document["sampling_rate"],
             dimension=math.inf if document["dimension"] == "inf" else document["dimension"],
             adjacency=document["adjacency"],
+            sampling=document.get("sampling", POISSON),
         )
         if document["shift"] != release.shift:
             raise ValueError(f"expected shift={release.shift} for {release.adjacency}, got shift={document['shift']}")

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from .accountant import Accountant, LogDelta
 from .conversion import best_epsilon, best_log_delta
 from .event import Event
+from .exact import ExactGaussian
 from .interval import EpsilonInterval
-from .pld import lower_bound
-from .questions import DeltaQuestion, EpsilonQuestion, Question
-from .refinement import rough_answer
+from .pld.accountant import lower_bound
+from .pld.questions import DeltaQuestion, EpsilonQuestion, Question
+from .pld.refinement import rough_answer
+from .pld.spread import spread_events
 from .renyi import RenyiCurve, renyi_curve
-from .spread import spread_events
 
 Array = NDArray[np.float64]
 
@@ -65,6 +66,10 @@ class Renyi(Accountant):
 def _best_lower(events: Sequence[Event], question: Question) -> float:
     """The largest lower bound over the ways of spreading the shift over coordinates, chosen by approximations."""
     compositions = spread_events(events)
-    if len(compositions) > 1:
-        compositions = [max(compositions, key=lambda composition: rough_answer(composition, question))]
-    return lower_bound(compositions[0], question)
+    best = max(compositions, key=lambda composition: rough_answer(composition, question))
+    exact = ExactGaussian()
+    if exact.refusal(best) is not None:
+        return lower_bound(best, question)
+    if isinstance(question, EpsilonQuestion):
+        return exact.epsilon(best, math.exp(question.log_delta), question.relative_width).lower
+    return exact.log_delta(best, question.epsilon, question.relative_width)[0]

@@ -43,12 +43,12 @@ Z := [η(2|1−τc| + η) + 2τ(1+η)ϱ_c]/W, below 0.77 for η <= √W/4 becaus
 
     B = y·(e^{pϱ_s} − 1) + m·ϱ_s + 2Z·[y·W^{p/2}·p/2 + m/2].                                               (5)
 
-Thus in a cell of half widths h_s < ϱ_s, h_c < ϱ_c about the centre |∂_s^i ∂_c^j u| <= i!·j!·B/((ϱ_s−h_s)^i·(ϱ_c−h_c)^j).
-The width of (3) is of third order in the cell. Cells too large for this (next to the point x = t·e_1, where W = 0) take
-the bounds of ℓ as those of the mean.
+Thus in a cell of half widths h_s < ϱ_s, h_c < ϱ_c about the centre |∂_s^i ∂_c^j u| is at most
+i!·j!·B/((ϱ_s−h_s)^i·(ϱ_c−h_c)^j), and the width of (3) is of third order in the cell. Cells too large for this (next to
+the point x = t·e_1, where W = 0) take the bounds of ℓ as those of the mean.
 
 **Bounds of ℓ on a cell.** u rises with c for every s, so its extremes lie on the two edges in c, where Taylor's formula
-in s with |u_ss| <= 2B/(ϱ_s−h_s)² brackets it.
+in s with |u_ss| <= 2B/(ϱ_s−h_s)² brackets it. In large cells φ rising with r and with |x − t·e_1| may tell more.
 
 **Pieces** join cells of nearly equal ℓ: masses and E[e^{−ℓ}] add up. Nothing is truncated: the ball inside the first
 row and the space outside the last are pieces too (`_ball`, `_outside`), with Q-masses bounded by e^{−ℓ} or by the laws
@@ -66,10 +66,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import special
 
 from ..mechanisms import _validate
 from ..mechanisms.spherical import SphericalGamma
-from .loss_pieces import LossPieces
+from .pld.pieces import LossPieces
 
 Array = NDArray[np.float64]
 
@@ -81,8 +82,11 @@ _SHARE = 0.35  # of `step`, the variation of ℓ planned across a cell in c and 
 _NARROW = 0.75  # of `step`, the width up to which cells join the finest bins
 _WILD = 64.0  # width of ℓ from which a cell's e^{−ℓ} is not averaged
 _CELLS = 300_000  # per block
+_MOST_CELLS = 10**9
+_MOST_FOR_MEAN = 30.0  # rows made of one for the sake of the mean
 _RADII = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 256.0, 1024.0)  # of the Bernstein ellipses tried
 _CRUDE = 1e-6  # relative quadrature error from which a cell is bracketed by its density's ends
+_EXCEPTIONS = 1e-18  # mass of the exceptions that `_mirrored` sets aside
 _MAX_DIMENSION = 10**10
 
 
@@ -92,11 +96,15 @@ _MAX_DIMENSION = 10**10
 def spherical_pieces(noise: SphericalGamma, shift: float, *, step: float) -> LossPieces:
     """The loss of (A, B) = (P, Q): `noise` against itself shifted by `shift` > 0 (units of C, L2 norm).
 
-    On a piece that matters ℓ varies by 1.25·`step` or less; pieces of small mass are wider. The brackets of the means
-    are of order step³ away from a singular point x = t·e_1, where they are of the order of the cell's own width; mass
-    brackets are near 1e−12 relative in the bulk. Raises ValueError where the proof does not hold: power outside
-    [0.1, 2], or shape above the dimension (then the density vanishes at 0 and u is not known to be absolutely monotone
-    in c), and where the shift is so far outside the noise that masses leave the floats.
+    On a piece that matters ℓ varies by 1.25·`step` or less; pieces of small mass are wider. Brackets of the mean are of
+    second order in `step` or better (measured averages: below step²/2 at losses near 1, step² at a tenth of that).
+    Mass brackets are near 1e−12 relative; only where φ is singular (shape below the dimension, or power below 1) and
+    the singular point of Q matters do the pieces far below 0 have brackets of order step², as `_mirrored` explains.
+    Work grows as (range of ℓ/step)², for d above 10^4 as range/step; losses far below 1 in low dimension cost more.
+
+    Raises ValueError where the proof does not hold: power outside [0.1, 2], or shape above the dimension (then the
+    density vanishes at 0 and u is not known to be absolutely monotone in c); where the shift is so far outside the
+    noise that masses leave the floats; and for a step that would need more than `_MOST_CELLS` cells.
     """
     _require_proof(noise)
     pair = _Pair(noise, _validate.positive("shift", shift) / noise.scale)
@@ -113,11 +121,17 @@ def default_step(noise: SphericalGamma, shift: float) -> float:
 def log_delta_bounds(
     noise: SphericalGamma, shift: float, epsilon: float, *, step: float | None = None
 ) -> tuple[float, float]:
-    """(lower, upper) of log δ(ε) of one release under the L2 shift `shift` (units of C): E_P[(1 − e^{ε−ℓ})_+].
-
-    Lower: every piece merged (Jensen). Upper: e^{−ℓ} of every piece spread to the ends of its range.
-    """
+    """(lower, upper) of log δ(ε) of one release under the L2 shift `shift` (units of C)."""
+    epsilon = _validate.finite("epsilon", epsilon)
     pieces = spherical_pieces(noise, shift, step=default_step(noise, shift) if step is None else step)
+    return pieces_log_delta(pieces, epsilon)
+
+
+def pieces_log_delta(pieces: LossPieces, epsilon: float) -> tuple[float, float]:
+    """(lower, upper) of log of δ(ε) = E_A[(1 − e^{ε−L})_+].
+
+    Lower: every piece merged (Jensen). Upper: e^{−L} of every piece spread to the ends of its range, its mean kept.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         merged = -np.expm1(np.minimum(epsilon - pieces.mean_low, 0.0))
         spread = -np.expm1(np.minimum(epsilon - pieces.high, 0.0))
@@ -332,7 +346,7 @@ def _radial_line(pair: _Pair, edges: Array) -> _Line:
         return reach * k * (np.abs(np.expm1(middle)) + np.exp(middle) * np.expm1(reach))
 
     error = _ellipse_error(nodes, half, log_ratio, lambda reach: reach / half) / total
-    error = 4 * error + _EPS * (40 + 4 * np.abs(log_middle))
+    error = 4 * error + _EPS * (40 + 16 * np.abs(log_middle))
     mass = half * total * np.exp(log_middle)
     return _Line(edges[:-1], edges[1:], middle + mean, variance, mass, np.minimum(error, 1.0))
 
@@ -347,7 +361,10 @@ def _polar_line(pair: _Pair, edges: Array) -> _Line:
     middle, half = 0.5 * (edges[:-1] + edges[1:]), 0.5 * np.diff(edges)
     offset = half[:, None] * node
     distance = 2 * np.cos(middle[:, None] + offset / 2) * np.sin(offset / 2)  # of sin α from sin(middle)
-    log_middle = n * 0.5 * np.log1p(-(np.sin(middle) ** 2))
+    outward = np.abs(middle) > 0.7
+    log_middle = n * np.where(
+        outward, np.log(np.cos(middle)), 0.5 * np.log1p(-(np.sin(np.where(outward, 0.0, middle)) ** 2))
+    )
     tangent = np.tan(middle)
     step = -2 * np.sin(offset / 2) ** 2 - tangent[:, None] * np.sin(offset)  # cos(m+o)/cos m − 1
     density = weight * np.exp(np.minimum(n * np.log1p(np.maximum(step, -1 + _EPS)), 300.0))
@@ -365,7 +382,7 @@ def _polar_line(pair: _Pair, edges: Array) -> _Line:
 
     error = _ellipse_error(nodes, half, log_ratio, lambda reach: np.sinh(reach) / reach_c) / total
     # rounding: α near ±π/2 has an absolute error, cos α a relative one of it/cos α
-    rounding = _EPS * (40 + 4 * np.abs(log_middle) + 8 * n * np.abs(tangent) * (np.abs(middle) > 1))
+    rounding = _EPS * (40 + 16 * np.abs(log_middle) + 8 * n * np.abs(tangent) * outward)
     error = 4 * error + rounding
     error = np.where(np.isfinite(error), error, np.inf)
     mass = half * total * np.exp(log_middle)
@@ -393,7 +410,7 @@ def _with_crude_cells(line: _Line, edges: Array, n: int) -> _Line:
     last = far >= math.pi / 2
     low = np.maximum(low, np.where(last, outer * (1 - 1e-9), 0.0))
     high = np.where(last & (near > 0), np.minimum(high, outer / np.maximum(np.sin(near), _TINY)), high)
-    low, high = np.maximum(low * (1 - 1e-9), _TINY), np.maximum(high * (1 + 1e-9), 2 * _TINY)
+    low, high = low * (1 - 1e-9), np.maximum(high * (1 + 1e-9), _TINY)
     middle = 0.5 * (line.low + line.high)
     return _Line(
         line.low,
@@ -417,7 +434,7 @@ def _coarse_rows(pair: _Pair) -> Array:
         while end is None or (x < end if sign > 0 else x > end):
             x += sign * min(cap, 0.25 / (math.sqrt(k * math.exp(x)) + 0.5 * k * abs(math.expm1(x))))
             edges.append(x)
-            drop = k * float(_bulge(np.float64(x)))
+            drop = k * float(_bulge(np.array(x)))
             if drop > _DEEPEST:
                 raise ValueError("expected a shift within about ten standard deviations of the noise, got a larger one")
             if end is None and drop > _DEPTH:
@@ -428,7 +445,7 @@ def _coarse_rows(pair: _Pair) -> Array:
 
 def _row_end(pair: _Pair, x: float, sign: float) -> float:
     """x moved by t, so that |x − t·e_1| too has left the bulk; inwards only where that leaves a radius above t."""
-    r = float(pair.radius(np.float64(x)))
+    r = float(pair.radius(np.array(x)))
     if sign > 0:
         return pair.position(r + pair.shift)
     return pair.position(r - pair.shift) if r > 2 * pair.shift else x
@@ -448,30 +465,38 @@ def _plan(pair: _Pair, step: float) -> _Plan:
     mass = coarse.mass / coarse.mass.sum()
     typical = coarse.mean[np.searchsorted(np.cumsum(mass), [0.02, 0.5, 0.98])]
     sample, slopes, edges = _polar_edges(pair, typical, step)
-    cosines = _polar_line(pair, edges)
-    weights, points = _probe(pair, sample, typical[1])
+    points, log_density, weights = _probe(pair, sample, typical[1])
     wanted = np.maximum(
         _variation(pair, coarse_edges, points, weights) / (_SHARE * step), _bend(pair, coarse, points, weights, step)
     )
-    tail = 2.0 ** np.clip((_row_depth(pair, coarse) - 18) / 4, 0.0, 60.0)
-    pieces = np.ceil(np.clip(wanted / tail, 1, 10_000)).astype(int)
+    tail = 2.0 ** np.clip((_row_depth(pair, coarse, points, log_density) - 18) / 6, 0.0, 60.0)
+    pieces = np.ceil(np.clip(wanted / tail, 1, 1e5)).astype(int)
+    _require_fewer(float(pieces.sum()), _MOST_CELLS / 1000, step)
     fine = [
         np.linspace(a, b, n, endpoint=False) for a, b, n in zip(coarse_edges, coarse_edges[1:], pieces, strict=False)
     ]
+    cosines = _polar_line(pair, edges)
     rows = _radial_line(pair, np.append(np.concatenate(fine), coarse_edges[-1]))
     here = np.abs(pair.loss(rows.mean[:, None], points).sensitivity) * pair.shift / pair.radius(rows.mean)[:, None] * 2
     ratio = np.max(here / np.maximum(np.interp(points, *slopes), _TINY), axis=1)
     tail = np.maximum(tail.repeat(pieces), 1.0)
     stride = 2 ** np.clip(np.floor(np.log2(tail / np.maximum(ratio, _TINY))), 0, 12).astype(np.int64)
+    _require_fewer(float(np.sum(len(cosines.mass) / stride)), _MOST_CELLS, step)
     return _Plan(rows, cosines, stride)
 
 
-def _row_depth(pair: _Pair, rows: _Line) -> Array:
-    """−log of P's density of x at the cell's middle, or of the best within ±t in r if that is less (Q's bulk)."""
-    r = pair.radius(rows.mean)
-    inner, outer = np.maximum(r - pair.shift, 1e-3 * r), r + pair.shift
-    nearest = np.clip(pair.radius(np.float64(0.0)), inner, outer)
-    return pair.gamma * _bulge(pair.power * np.log(nearest) - math.log(pair.gamma))
+def _require_fewer(cells: float, most: float, step: float) -> None:
+    if cells > most:
+        raise ValueError(
+            f"expected a step that needs at most {most:.0e} cells, got step={step}, which needs {cells:.0e}"
+        )
+
+
+def _row_depth(pair: _Pair, rows: _Line, points: Array, log_density: Array) -> Array:
+    """−log of the density of x in the rows relative to its maximum, under P or under Q, whichever is less."""
+    log_p = -pair.gamma * _bulge(rows.mean)
+    log_q = log_p + special.logsumexp(log_density + pair.loss(rows.mean[:, None], points).u, axis=1)
+    return np.minimum(log_p.max() - log_p, log_q.max() - log_q)
 
 
 def _polar_edges(pair: _Pair, typical: Array, step: float) -> tuple[Array, tuple[Array, Array], Array]:
@@ -494,34 +519,34 @@ def _polar_edges(pair: _Pair, typical: Array, step: float) -> tuple[Array, tuple
     tau = pair.shift / pair.radius(typical)
     bounded = losses.sensitivity * losses.w / np.maximum(losses.w, 1e-3)
     slope = np.max(2 * tau[:, None] * bounded, axis=0)
-    tail = 2.0 ** np.clip((depth - 32) / 8, 0.0, 60.0)
+    tail = 2.0 ** np.clip((depth - 20) / 8, 0.0, 60.0)
     density = np.maximum(slope * cosine / (_SHARE * step * tail), 4 * math.sqrt(n + 1)) + 4
     density = density[first : last + 1]
     kept = alpha[first : last + 1]
     count = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]) * np.diff(kept))])
+    _require_fewer(count[-1], _MOST_CELLS / 1000, step)
     edges = np.interp(np.linspace(0, count[-1], math.ceil(count[-1]) + 1), count, kept)
     edges = np.unique(np.concatenate([[-math.pi / 2], edges, [math.pi / 2]]))
     return alpha, (c, slope), edges
 
 
-def _probe(pair: _Pair, alpha: Array, x: float) -> tuple[Array, Array]:
-    """(weights, shape (2, points); cosines) on which rows are tuned.
+def _probe(pair: _Pair, alpha: Array, x: float) -> tuple[Array, Array, Array]:
+    """(cosines, log of P's mass at each, weights of shape (2, points)) on which rows are tuned.
 
-    Cube roots of the densities under P and under Q at a typical row: an error of order mass·width² is least for widths
-    that grow no faster than the mass's cube root falls.
+    The weights are cube roots of the densities under P and under Q at a typical row: an error of order mass·width² is
+    least for widths that grow no faster than the mass's cube root falls.
     """
     if pair.dimension == 1:
-        c = np.array([-1.0, 1.0])
-        log_p = np.zeros(2)
+        c, log_p = np.array([-1.0, 1.0]), np.zeros(2)
     else:
         c = np.sin(alpha[::60])
         log_p = (pair.dimension - 2) * np.log(np.maximum(np.cos(alpha[::60]), 1e-17))
         log_p = log_p + np.log(np.gradient(alpha[::60]))
-    log_q = log_p + pair.loss(np.float64(x), c).u
+    log_q = log_p + pair.loss(np.array(x), c).u
     weights = np.exp(np.stack([log_p - log_p.max(), log_q - log_q.max()]) / 3)
     weights /= weights.sum(axis=1, keepdims=True)
     keep = weights.max(axis=0) > 1e-8
-    return weights[:, keep], c[keep]
+    return c[keep], (log_p - log_p.max())[keep], weights[:, keep]
 
 
 def _variation(pair: _Pair, edges: Array, points: Array, weights: Array) -> Array:
@@ -533,13 +558,14 @@ def _variation(pair: _Pair, edges: Array, points: Array, weights: Array) -> Arra
 
 def _bend(pair: _Pair, rows: _Line, points: Array, weights: Array, step: float) -> Array:
     """How many times too long each row is for its second-order terms in s: B·(h/ϱ)² <= step/10 in the bounds of ℓ and
-    B·(h/ϱ)³ <= step²/50 in the mean."""
+    B·(h/ϱ)³ <= step²/8 in the mean, the latter up to `_MOST_FOR_MEAN` (losses far below 1 would ask for any number)."""
     x = 0.5 * (rows.low + rows.high)[:, None]
     half = 0.5 * (rows.high - rows.low)[:, None] / pair.power
     wish = np.abs(points) + pair.dimension**-0.5
     radius, _, bound = pair.analytic(x, points, pair.loss(x, points), wish)
-    need = half / radius * np.maximum((10 * bound / step) ** (1 / 2), (50 * bound / step**2) ** (1 / 3))
-    return np.max(np.minimum(need, 1e3) @ weights.T, axis=1)
+    for_range = half / radius * np.sqrt(10 * bound / step)
+    for_mean = half / radius * np.cbrt(8 * bound / step**2)
+    return np.max(np.maximum(for_range, np.minimum(for_mean, _MOST_FOR_MEAN)) @ weights.T, axis=1)
 
 
 # ---- cells -----------------------------------------------------------------------------------------------------------
@@ -564,12 +590,14 @@ def _cells(pair: _Pair, rows: _Line, cosines: _Line) -> _Cells:
     radius_s, radius_c, bound = pair.analytic(x, c, centre, np.maximum(np.abs(c) + pair.dimension**-0.5, 8 * half_c))
     good = (half_s <= 0.8 * radius_s) & (half_c <= 0.8 * radius_c)
     radius_s, radius_c = np.maximum(radius_s - half_s, _TINY**0.1), np.maximum(radius_c - half_c, _TINY**0.1)
-    left, right = (pair.loss(x, edge) for edge in (cosines.low, cosines.high))
+    left, right = _at_edges(pair, x, cosines)
     bend = bound / radius_s**2 * half_s**2  # ½·|u_ss|·half²
     u_low = left.u - np.abs(left.slope) * half_s - bend - 6 * left.error
     u_high = right.u + np.abs(right.slope) * half_s + bend + 6 * right.error
-    crude = np.nonzero(~good)
-    u_low[crude], u_high[crude] = _crude_range(pair, rows, cosines, crude)
+    large = np.nonzero(~good | (half_s > 0.3 * radius_s))
+    crude_low, crude_high = _crude_range(pair, rows, cosines, large)
+    u_low[large] = np.where(good[large], np.maximum(u_low[large], crude_low), crude_low)
+    u_high[large] = np.where(good[large], np.minimum(u_high[large], crude_high), crude_high)
     most = pair.largest
     u_low, u_high = np.clip(u_low, -most, most), np.clip(u_high, -most, most)
 
@@ -584,14 +612,14 @@ def _cells(pair: _Pair, rows: _Line, cosines: _Line) -> _Cells:
         in_s_high = np.maximum(k_high * g_low, k_high * g_high)
         in_c_low = np.exp(left.u - centre.u) * pair.cosine_curvature(x, left)
         in_c_high = np.exp(right.u - centre.u) * pair.cosine_curvature(x, right)
-        slack = 4 * np.maximum(rows.error[:, None], cosines.error) + 1e-12
+        slack = 64 * np.maximum(rows.error[:, None], cosines.error) + 1e-12
         sum_low = 0.5 * (variance_c * in_c_low + variance_s * in_s_low)
         sum_high = 0.5 * (variance_c * in_c_high + variance_s * in_s_high)
         wobble = slack * 0.5 * (variance_c * in_c_high + variance_s * np.maximum(np.abs(in_s_low), np.abs(in_s_high)))
         tau = pair.shift / pair.radius(x)
         place = 2 * rows.error[:, None] * half_s + 4 * _EPS * np.abs(x) / p
-        error = 16 * centre.error + np.abs(centre.slope) * place
-        error = error + 2 * tau * centre.sensitivity * 2 * cosines.error * half_c
+        error = 16 * centre.error + (np.abs(centre.slope) + bound / radius_s) * place
+        error = error + 2 * tau * centre.sensitivity * 4 * cosines.error * half_c
         mean_high = -centre.u - np.log1p(sum_low - wobble) + error
         mean_low = -centre.u - np.log1p(sum_high + wobble) - error
     trusted = good & (rows.error[:, None] <= _CRUDE) & (cosines.error <= _CRUDE)
@@ -599,6 +627,14 @@ def _cells(pair: _Pair, rows: _Line, cosines: _Line) -> _Cells:
     mean_low = np.where(trusted & np.isfinite(mean_low), np.clip(mean_low, low, high), low)
     mean_high = np.where(trusted & np.isfinite(mean_high), np.clip(mean_high, mean_low, high), high)
     return _Cells(low, high, mean_low, mean_high)
+
+
+def _at_edges(pair: _Pair, x: Array, cosines: _Line) -> tuple[_Loss, _Loss]:
+    """u at the lower and at the upper end of the cosine cells; shared ends once."""
+    if len(cosines.low) > 1 and np.array_equal(cosines.low[1:], cosines.high[:-1]):
+        edges = pair.loss(x, np.append(cosines.low, cosines.high[-1]))
+        return _Loss(*(part[:, :-1] for part in edges)), _Loss(*(part[:, 1:] for part in edges))
+    return pair.loss(x, cosines.low), pair.loss(x, cosines.high)
 
 
 def _crude_range(pair: _Pair, rows: _Line, cosines: _Line, where: tuple) -> tuple[Array, Array]:
@@ -610,13 +646,13 @@ def _crude_range(pair: _Pair, rows: _Line, cosines: _Line, where: tuple) -> tupl
     r0, r1 = pair.radius(rows.low[i]), pair.radius(rows.high[i])
     c0, c1, t = cosines.low[j], cosines.high[j], pair.shift
     squared = lambda r, c: np.maximum((r - t * c) ** 2 + t * t * (1 - c) * (1 + c), 0.0)  # noqa: E731
-    nearest = np.sqrt(squared(np.clip(t * c1, r0, r1), c1))
-    nearest = np.maximum(nearest * (1 - 1e-12) - 1e-7 * t * (1 - np.abs(c1) < 1e-12), 0.0)
-    farthest = np.sqrt(np.maximum(squared(r0, c0), squared(r1, c0))) * (1 + 1e-12)
+    least = squared(np.clip(t * c1, r0, r1), c1) - 8 * _EPS * t * t * (c1 < 1)  # c = sin α is rounded
+    nearest = np.maximum(np.sqrt(np.maximum(least, 0.0)) * (1 - 1e-12) - 4 * _EPS * (r1 + t), 0.0)
+    farthest = np.sqrt(np.maximum(squared(r0, c0), squared(r1, c0)) + 8 * _EPS * t * t) * (1 + 1e-12)
     r0, r1 = r0 * (1 - 1e-12), r1 * (1 + 1e-12)
     low, high = pair.phi(r0) - pair.phi(farthest), pair.phi(r1) - pair.phi(nearest)
-    low, high = low - 1e-14 * np.abs(pair.phi(farthest)), high + 1e-14 * np.abs(pair.phi(r1))
-    return low, high
+    margin = 1e-14 * (np.abs(pair.phi(farthest)) + np.abs(pair.phi(r1)) + np.abs(pair.phi(r0)))
+    return low - margin, high + margin
 
 
 def _last_mean(pair: _Pair, rows: _Line, cosines: _Line, cells: _Cells) -> None:
@@ -635,8 +671,8 @@ def _last_mean(pair: _Pair, rows: _Line, cosines: _Line, cells: _Cells) -> None:
         slope = 2 * tau * (y * pair.half * w ** (pair.half - 1) + 0.5 * pair.excess / w)
         fall = (pair.dimension - 3) * c0 - slope * (1 + 1e-9)
         log_density = 0.5 * (pair.dimension - 3) * math.log1p(-min(c0 * c0, 1 - _EPS))
-        log_mass = math.log(cosines.mass[-1] * (1 - cosines.error[-1]) + _TINY)
-        mean = cells.low[:, -2] - log_density + np.log(fall) + log_mass - 1e-9 * (1 + abs(log_density))
+        log_mass = _log(float(cosines.mass[-1] * (1 - cosines.error[-1])))
+        mean = cells.low[:, -2] - log_density + np.log(fall) + log_mass - 1e-9 * (1 + abs(log_density))  # nan: no bound
     better = np.isfinite(mean) & (mean > cells.mean_low[:, -1])
     cells.mean_low[better, -1] = np.minimum(mean[better], cells.mean_high[better, -1])
 
@@ -659,23 +695,38 @@ class _Bins:
         level = np.clip(level, 0, 60).astype(np.int64)
         size = np.ldexp(self.step / 2, level)
         index = np.floor(0.5 * (cells.low + cells.high) / size).astype(np.int64)
-        reference = (index + 0.5) * size
-        key = (level << 56) + index + (1 << 55)
-        unique, inverse = np.unique(key, return_inverse=True)
+        reference = np.asarray((index + 0.5) * size, dtype=np.float64)
+        for one in np.unique(level):
+            at = np.flatnonzero(level == one)
+            self._add_level(
+                int(one), index[at], reference[at], _Cells(*(part[at] for part in cells)), mass[at], error[at]
+            )
+
+    def _add_level(
+        self, level: int, index: NDArray[np.int64], reference: Array, cells: _Cells, mass: Array, error: Array
+    ) -> None:
+        first, last = int(index.min()), int(index.max())
+        if last - first < 4 * len(index) + 1000:
+            unique, inverse = np.arange(first, last + 1), index - first
+        else:
+            unique, inverse = np.unique(index, return_inverse=True)
         count = len(unique)
+        members = np.bincount(inverse, None, count)
         columns = [
             np.bincount(inverse, mass, count),
             np.bincount(inverse, mass * error, count),
             np.bincount(inverse, mass * np.expm1(reference - cells.mean_high), count),
             np.bincount(inverse, mass * np.expm1(reference - cells.mean_low), count),
-            np.bincount(inverse, None, count).astype(float),
+            members.astype(float),
         ]
         low, high = np.full(count, np.inf), np.full(count, -np.inf)
         np.minimum.at(low, inverse, cells.low)
         np.maximum.at(high, inverse, cells.high)
-        self.parts.append((unique, np.stack([*columns, low, high])))
+        used = members > 0
+        key = (level << 56) + unique[used] + (1 << 55)
+        self.parts.append((key, np.stack([*columns, low, high])[:, used]))
 
-    def pieces(self, scale: tuple[float, float]) -> tuple[Array, ...]:
+    def pieces(self, scale: tuple[float, float]) -> list[Array]:
         """(mass low, mass high, low, high, mean low, mean high); `scale` brackets 1/normaliser.
 
         Sums of n terms are off by n·ε; the masses' errors move the average of v = e^{reference − mean} − 1 by at most
@@ -698,7 +749,9 @@ class _Bins:
             mean_low = reference - np.log1p(np.minimum(v_high / mass + slack, most)) - 4 * _EPS * np.abs(reference)
         mean_low = np.clip(mean_low, low, high)
         mean_high = np.clip(mean_high, mean_low, high)
-        return mass * np.maximum(1 - share, 0) * scale[0], mass * (1 + share) * scale[1], low, high, mean_low, mean_high
+        mass_low = np.maximum(mass * (1 - share) - count * _TINY, 0.0) * float(scale[0])
+        columns = mass_low, mass * (1 + share) * float(scale[1]), low, high, mean_low, mean_high
+        return [np.asarray(column, dtype=np.float64) for column in columns]
 
 
 def _collect(pair: _Pair, step: float) -> LossPieces:
@@ -716,7 +769,7 @@ def _collect(pair: _Pair, step: float) -> LossPieces:
             error = rows.error[:, None] + cosines.error + rows.error[:, None] * cosines.error
             flat = _Cells(*(part.ravel() for part in cells))
             tame = flat.high - flat.low <= _WILD
-            mass, error = mass.ravel(), np.minimum(error.ravel(), 1.0)
+            mass, error = np.maximum(mass.ravel(), _TINY), np.minimum(error.ravel(), 1.0)
             wild.add(_Cells(*(part[~tame] for part in flat)), mass[~tame], error[~tame])
             if tame.any():
                 bins.add(_Cells(*(part[tame] for part in flat)), mass[tame], error[tame])
@@ -733,7 +786,98 @@ def _collect(pair: _Pair, step: float) -> LossPieces:
     known = np.concatenate(table)
     others = math.fsum(known[:, 0] * np.exp(np.minimum(-known[:, 5], 700.0))) * (1 - 1e-12)
     table += [np.array([piece]) for piece in wild.pieces(scale, others)]
-    return _to_pieces(np.concatenate(table))
+    table = np.concatenate(table)
+    singular = pair.excess > 0 or pair.power < 1
+    return _to_pieces(_mirrored(table) if singular else table)
+
+
+class _Split(NamedTuple):
+    """One λ of `_mirrored`: which pieces are U and N, and what is known of N∖U*."""
+
+    cut: float
+    upper: NDArray[np.bool_]
+    lower: NDArray[np.bool_]
+    width: float
+    stray: NDArray[np.int64]
+    stray_mass: tuple[float, float]
+    mass: tuple[float, float]
+    mass_q: tuple[float, float]
+    cost: float
+
+
+def _mirrored(table: Array) -> Array:
+    """The pieces with those far below 0 replaced by the reflections of those far above, where that is much narrower.
+
+    Cells resolve x = 0 but not x = t·e_1, where ℓ → −∞ if φ is singular at 0. For λ > 0 let U be the pieces with
+    ℓ >= λ everywhere and N those that reach below −λ. The reflection U* of U lies in {ℓ <= −λ}, hence in N, so U*, N∖U*
+    and the pieces outside N are a partition, with
+
+        P(U*) = Q(U),   Q(U*) = P(U),   P(N∖U*) = P(N) − Q(U),   Q(N∖U*) = Q(N) − P(U),   Q(N) = 1 − Q(outside N).
+
+    A point of N∖U* has −λ−w <= ℓ <= −λ+w unless it lies in a piece of N that reaches above −λ+w or its reflection in a
+    piece outside U that reaches above λ+w; w is the least for which these exceptions have masses below `_EXCEPTIONS`.
+
+    Of a few λ the one is taken that leaves the least uncertainty of the masses (and the least of w² times the mass of
+    N∖U*), if that is less than a quarter of what it is without reflection and the masses of N∖U* are known within 2.
+    """
+    with np.errstate(over="ignore"):
+        q_low, q_high = table[:, 0] * np.exp(-table[:, 5]), table[:, 1] * np.exp(-table[:, 4])
+    q_high = np.minimum(q_high, 1.0)
+    positive = np.isfinite(table[:, 2]) & (table[:, 2] > 0)
+    if not positive.any():
+        return table
+    cuts = np.unique(np.quantile(table[positive, 2], np.linspace(0.02, 0.98, 33)))
+    best = min((_split(table, q_low, q_high, float(cut)) for cut in cuts), key=lambda split: split.cost)
+    if best.cost >= 0.25 * math.fsum(q_high - q_low):
+        return table
+    return _reflect(table, q_low, q_high, best)
+
+
+def _split(table: Array, q_low: Array, q_high: Array, cut: float) -> _Split:
+    upper, lower = table[:, 2] >= cut, table[:, 2] < -cut
+    reach = np.where(lower, table[:, 3] + cut, np.where(upper, -np.inf, table[:, 3] - cut))
+    across = np.flatnonzero(reach > 0)
+    across = across[np.argsort(-reach[across])]
+    count = int(np.searchsorted(np.cumsum(table[across, 1] + q_high[across]), _EXCEPTIONS))
+    stray = across[:count]
+    width = float(reach[across[count]]) if count < len(across) else 0.0
+    stray_p = math.fsum(np.where(lower[stray], table[stray, 1], q_high[stray])) * (1 + 1e-12)
+    stray_q = math.fsum(np.where(lower[stray], q_high[stray], table[stray, 1])) * (1 + 1e-12)
+    p_low = math.fsum(table[lower, 0]) - math.fsum(q_high[upper]) - 4 * _EPS - stray_p
+    p_high = math.fsum(table[lower, 1]) - math.fsum(q_low[upper]) + 4 * _EPS
+    between_low = 1 - math.fsum(q_high[~lower]) - math.fsum(table[upper, 1]) - 4 * _EPS - stray_q
+    between_high = 1 - math.fsum(q_low[~lower]) - math.fsum(table[upper, 0]) + 4 * _EPS
+    cost = math.fsum((q_high - q_low) * ((~lower).astype(float) + upper)) + between_high * width**2 / 8
+    if p_low < 0.5 * p_high or between_low < 0.5 * between_high:
+        cost = math.inf
+    masses = (stray_p, stray_q), (p_low, p_high), (between_low, between_high)
+    return _Split(cut, upper, lower, width, stray, *masses, cost)
+
+
+def _reflect(table: Array, q_low: Array, q_high: Array, split: _Split) -> Array:
+    """`_mirrored` at one λ.
+
+    The exceptions become a piece of their own, joined to a random part (an independent coin reveals nothing) of the
+    heaviest piece, as heavy as they may be, which brackets its masses.
+    """
+    upper, lower = split.upper, split.lower
+    u, (stray_p, stray_q), (p_low, p_high) = table[upper], split.stray_mass, split.mass
+    reflected = np.column_stack([q_low[upper], q_high[upper], -u[:, 3], -u[:, 2], -u[:, 5], -u[:, 4]])
+    ends = [-split.cut - split.width, -split.cut + split.width]
+    means = [math.log(p_low / split.mass_q[1]), math.log(p_high / split.mass_q[0])]
+    added = [[p_low, p_high, *ends, *np.clip(means, ends[0], ends[1])]]
+    kept = table.copy()
+    if len(split.stray):
+        heaviest = int(np.argmax(np.where(lower, 0.0, np.minimum(table[:, 0], q_low))))
+        part = min((stray_p + stray_q) / table[heaviest, 0], 0.5)
+        low, high = -float(table[~upper, 3].max()), float(table[lower, 3].max())
+        masses = part * table[heaviest, :2] + [0.0, stray_p]
+        masses_q = part * q_low[heaviest], part * q_high[heaviest] + stray_q
+        means = [math.log(masses[0] / masses_q[1]) - 1e-12, math.log(masses[1] / masses_q[0]) + 1e-12]
+        ends = [min(low, table[heaviest, 2]), max(high, table[heaviest, 3])]
+        added.append([masses[0] * (1 - 4 * _EPS), masses[1] * (1 + 4 * _EPS), *ends, *means])
+        kept[heaviest, :2] *= (1 - part) * (1 + np.array([-4, 4]) * _EPS)
+    return np.concatenate([kept[~lower], reflected, added])
 
 
 def _to_pieces(table: Array) -> LossPieces:
@@ -771,7 +915,7 @@ class _Wild:
                 continue
             sums, m, e = self.sums[sign], mass[chosen], error[chosen]
             low, high = cells.low[chosen], cells.high[chosen]
-            sums[0] += math.fsum(m * (1 - e))
+            sums[0] += max(math.fsum(m * (1 - e)) - len(m) * _TINY, 0.0)
             sums[1] += math.fsum(m * (1 + e))
             with np.errstate(over="ignore"):
                 sums[2] += float(np.sum(np.exp(np.log(m * (1 + e)) - cells.mean_low[chosen])))
@@ -785,8 +929,8 @@ class _Wild:
             if sums[1] == 0:
                 continue
             mass_low, mass_high = sums[0] * scale[0] * (1 - 1e-12), sums[1] * scale[1] * (1 + 1e-12)
-            mass_q = min(sums[2] * scale[1] * (1 + 1e-12), max(1 - others, 0.0) + 1e-12)
-            mean_low = max(math.log(max(mass_low, 5e-324)) - math.log(max(mass_q, 5e-324)), low)
+            mass_q = max(min(sums[2] * scale[1] * (1 + 1e-12), max(1 - others, 0.0) + 1e-12), _TINY)
+            mean_low = max(_log(mass_low) - math.log(mass_q), low)
             mean_high = max(high, mean_low)
             result.append((mass_low, mass_high, low, high, min(mean_low, high), mean_high))
         return result
@@ -797,7 +941,7 @@ class _Wild:
 
 def _density(pair: _Pair, x: float) -> float:
     """exp(−k(e^x − 1 − x))."""
-    return math.exp(-pair.gamma * float(_bulge(np.float64(x))))
+    return math.exp(-pair.gamma * float(_bulge(np.array(x))))
 
 
 def _inner_mass(pair: _Pair, x: float) -> tuple[float, float]:
@@ -827,12 +971,12 @@ def _ball(pair: _Pair, x: float, total: tuple[float, float]) -> tuple[float, ...
     P's density at r_0 times the ball's volume is r_0·f_R(r_0)/d = p·(density of x)/d. Above: P(ball)·e^{−inf ℓ}, and
     P(|X| < r_0 + t).
     """
-    r, t = float(pair.radius(np.float64(x))), pair.shift
+    r, t = float(pair.radius(np.array(x))), pair.shift
     low, high = _inner_mass(pair, x)
     mass_low, mass_high = low / total[1], high / total[0]
-    phi = lambda radius: float(pair.phi(np.float64(radius)))  # noqa: E731
+    phi = lambda radius: float(pair.phi(np.array(radius)))  # noqa: E731
     margin = 1e-13 * (1 + abs(phi(r + t)))
-    loss_low = phi(t - r) - phi(r) - margin if t > r else -math.inf
+    loss_low = phi(max(t - r, 0.0)) - phi(r) - margin
     loss_high = math.inf if pair.excess > 0 else (r + t) ** pair.power + margin
     loss_low, loss_high = max(loss_low, -pair.largest), min(loss_high, pair.largest)
     least = pair.power * _density(pair, x) / total[1] / pair.dimension * (1 - 1e-9)
@@ -848,7 +992,7 @@ def _ball(pair: _Pair, x: float, total: tuple[float, float]) -> tuple[float, ...
 
 def _outside(pair: _Pair, x: float, total: tuple[float, float]) -> tuple[float, ...]:
     """The piece |x| > r_1: Q of it lies between P(|X| > r_1 + t) and P(|X| > r_1 − t)."""
-    r, t = float(pair.radius(np.float64(x))), pair.shift
+    r, t = float(pair.radius(np.array(x))), pair.shift
     low, high = _outer_mass(pair, x)
     mass_low, mass_high = low / total[1], high / total[0]
     q_low = _outer_mass(pair, pair.position(r + t))[0] / total[1]

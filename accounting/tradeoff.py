@@ -103,7 +103,7 @@ def tradeoff_curve(
     Args:
         releases: the composition, as for `compose_delta`.
         type_i_error: probabilities in [0, 1].
-        accountant: as for `compose_delta`. Rényi bounds prove no lower δ, so with them `upper` is 1 − type_i_error.
+        accountant: as for `compose_delta`.
         relative_width: as for `compose_delta`.
         points: about how many values of ε δ is computed at (at least 2). More make the band narrower; none can make it
             wrong.

@@ -25,7 +25,7 @@ def imported_rooms(file: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom):
             absolute = node.level == 0 and (node.module or "").startswith("optnoise")
             parts = (node.module or "").split(".")
-            if node.level == 2:
+            if node.level == len(file.relative_to(ROOT).parts):  # up to the root: `..` in a room, `...` one folder below
                 rooms.update([parts[0]] if parts[0] else [alias.name for alias in node.names])
             elif absolute:
                 rooms.update(parts[1:2] or [alias.name for alias in node.names])
@@ -60,7 +60,8 @@ def test_exported_names_exist_and_are_sorted_once(module):
 
 def test_every_python_folder_of_the_package_is_listed_for_the_wheel():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    assert set(settings["packages"]) == {"optnoise", *(f"optnoise.{room}" for room in ALLOWED)}
+    folders = {file.parent.relative_to(ROOT) for room in ALLOWED for file in (ROOT / room).rglob("*.py")}
+    assert set(settings["packages"]) == {"optnoise", *(".".join(("optnoise", *folder.parts)) for folder in folders)}
 
 
 def test_the_wheel_installs_and_imports_outside_the_checkout(tmp_path):

@@ -8,9 +8,9 @@ import pytest
 from optnoise.accounting import gaussian, scalar
 from optnoise.accounting.cells import largest_loss
 from optnoise.accounting.characteristic import CharacteristicFunction, Direction
-from optnoise.accounting.characteristic_law import GaussianLaw, NodeLaw
-from optnoise.accounting.characteristic_line import Line, compose
-from optnoise.accounting.characteristic_nodes import Resolution
+from optnoise.accounting.characteristic.law import GaussianLaw, NodeLaw
+from optnoise.accounting.characteristic.line import Line, compose
+from optnoise.accounting.characteristic.nodes import Resolution
 from optnoise.accounting.event import Event
 from optnoise.accounting.exact import ExactScalar
 from optnoise.mechanisms import GammaLaplace, Gaussian, Laplace, parse

@@ -38,11 +38,11 @@ def test_b72_resume_continues_the_history(tmp_path):
     resumed = Ledger(path)
     fill(resumed, 500)
     assert resumed.steps == 1000
-    assert 1.8282 <= resumed.epsilon(delta=1e-5).upper <= 2.1014 * 1.0005
+    assert resumed.epsilon(delta=1e-5).upper == pytest.approx(1.8282, rel=5e-4)
 
 
 def test_b30_epsilon_after_more_steps_than_planned():
-    """B30: q=1/806, σ=0.6: 2.0313 at 2421 steps and 2.0461 at 2501 (tight); asking further never fails."""
+    """B30: q=1/806, σ=0.6: 2.0313 at 2421 steps and 2.0461 at 2501 (both to 5e-4); asking further never fails."""
     ledger = Ledger()
     ledger.record(
         dataclasses.replace(RELEASE, mechanism=Gaussian(0.6), sampling_rate=1 / 806, steps=2421),
@@ -50,8 +50,9 @@ def test_b30_epsilon_after_more_steps_than_planned():
         divisor=1,
     )
     now, later = ledger.epsilon(delta=1e-5), ledger.epsilon(delta=1e-5, further_steps=80)
-    assert 2.0313 <= now.upper < later.upper
-    assert later.upper >= 2.0461
+    assert now.upper == pytest.approx(2.0313, rel=5e-4)
+    assert later.upper == pytest.approx(2.0461, rel=5e-4)
+    assert now.upper < later.upper
     assert ledger.steps == 2421
 
 

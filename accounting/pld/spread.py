@@ -2,9 +2,9 @@
 
 A record that shifts each of m <= d coordinates by t/√m has L2 norm t, so ε of independent noise in d dimensions is at
 least that of the m-fold product of the one-coordinate pair at shift t/√m: composed over coordinates *first*, then
-Poisson-sampled, then composed over the steps. Every m gives a lower bound; a few are tried. For every dimension at once the
-m-fold product tends to the pair of Gaussians with μ = t·√I, I the Fisher information (local asymptotic normality), and
-hockey-stick divergences are lower semicontinuous, so the Gaussian's ε, sampled and composed, is a lower bound too.
+Poisson-sampled, then composed over the steps. Every m gives a lower bound; a few are tried. For every dimension at once
+the m-fold product tends to the pair of Gaussians with μ = t·√I, I the Fisher information (local asymptotic normality),
+and hockey-stick divergences are lower semicontinuous, so the Gaussian's ε, sampled and composed, is a lower bound too.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..mechanisms import Gaussian, Mechanism
+from ...mechanisms import Gaussian, Mechanism
+from ..cells import fisher_information_bounds
+from ..event import Event
 from . import lattice
-from .cells import fisher_information_bounds
 from .composition import compose
-from .event import Event
-from .loss_pieces import LossPieces
-from .scalar_pieces import Cuts, scalar_pieces
+from .pieces import LossPieces
+from .scalar import Cuts, scalar_pieces
 
 COPIES = (1, 4, 16, 64, 256, 1024)
 _POINTS = 2**14  # of the lattice on which coordinates are composed

@@ -7,10 +7,9 @@ import dataclasses
 import math
 
 from .composition import Composed
-from .lattice_delta import epsilon_bound, log_delta_bound
 from .rare_losses import RareLosses
+from .reading import epsilon_bound, log_delta_bound
 from .saddle import Cumulant, Saddle
-
 
 _MOST_TILT = 5e3  # over the width asked for: larger tilts would see details that do not matter
 

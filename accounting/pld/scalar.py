@@ -4,8 +4,8 @@ With p the density, P its law, Q the law shifted by t > 0 and ℓ = log p(x)/p(x
 negates ℓ, so only x <= t/2 is cut, where ℓ >= 0; the mirrored pieces have masses exchanged and losses negated. ℓ is
 monotone on x <= 0 and on 0 <= x <= t/2: with log-concave densities it falls everywhere; with log-convex sides it rises
 up to x = 0 and falls to 0 at t/2. So its values at the ends of a piece bracket it, and nothing assumes that it is
-monotone on the line. Sampling at rate q changes (P, Q) into (M, Q) or (Q, M), M = (1−q)Q + qP, with loss ±log(1 − q + q·e^ℓ),
-monotone in ℓ; on the same pieces, as M(piece) = (1−q)Q(piece) + qP(piece).
+monotone on the line. Sampling at rate q changes (P, Q) into (M, Q) or (Q, M), M = (1−q)Q + qP, with loss ±log(1 − q +
+q·e^ℓ), monotone in ℓ; on the same pieces, as M(piece) = (1−q)Q(piece) + qP(piece).
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import functools
 import numpy as np
 from numpy.typing import NDArray
 
-from ..mechanisms import DensityShape, Mechanism
-from . import cells
-from .event import Event
-from .loss_pieces import LossPieces
-from .sampled_pieces import Half, sampled, sampled_line
+from ...mechanisms import DensityShape, Mechanism
+from .. import cells
+from ..event import Event
+from .pieces import LossPieces
+from .sampling import Half, sampled, sampled_line
 
 Array = NDArray[np.float64]
 
@@ -129,7 +129,20 @@ def _interval(mechanism: Mechanism, near: Array, width: Array) -> tuple[Array, A
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         mass = tail + np.log(-np.expm1(-drop))
         slack = np.where(np.isfinite(drop), _drop_error(mechanism, drop, tail) / np.expm1(np.minimum(drop, 700.0)), 0.0)
-    return mass, 4 * _EPS * (2 + np.abs(tail)) + slack
+    error = 4 * _EPS * (2 + np.abs(tail)) + slack
+    return (mass, error) if mechanism.drop_rounding is not None else _by_density(mechanism, near, width, mass, error)
+
+
+def _by_density(mechanism: Mechanism, near: Array, width: Array, mass: Array, error: Array) -> tuple[Array, Array]:
+    """The mass from width·density (which falls with the distance) where tails that are nearly equal tell less."""
+    bounded = np.where(np.isfinite(width), width, 0.0)
+    density = mechanism.log_density(near)
+    half = 0.5 * np.maximum(mechanism.log_density_drop(near, bounded), 0.0)
+    half_error = half + 8 * _EPS * (2 + np.abs(density))
+    with np.errstate(divide="ignore"):
+        other = density + np.log(bounded) - half
+    better = np.isfinite(width) & (~(error <= half_error) | ~np.isfinite(mass))
+    return np.where(better, other, mass), np.where(better, half_error, error)
 
 
 def _drop_error(mechanism: Mechanism, drop: Array, log_value: Array) -> Array:

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..mechanisms import Laplace, Mechanism
-from .event import Event
+from ...mechanisms import Laplace, Mechanism
+from ..event import Event
 
 Array = NDArray[np.float64]
 Piece = Callable[[Array], tuple[Array, Array]]  # u -> (log P-density in u, ℓ)

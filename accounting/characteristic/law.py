@@ -4,7 +4,7 @@ With w = q·(e^ℓ − 1), ℓ = log dP/dQ, the loss is L = log(1+w) for *remove
 
     E_A[e^{sL}] = E_Q[(1+w)^β],   β = s+1 (remove), −s (add),
 
-here a sum over the nodes of `characteristic_nodes`. Many steps multiply errors, so nothing of order 1 is subtracted
+here a sum over the nodes of `nodes`. Many steps multiply errors, so nothing of order 1 is subtracted
 from what may be as small as q². As E_Q[w] = 0,
 
     E_A[e^{sL}] − 1 = E_Q[(1+w)^β − 1 − βw],    E_Q[(1+w)^β·log(1+w)] = E_Q[((1+w)^β − 1)·log(1+w) + log(1+w) − w],
@@ -22,12 +22,12 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..mechanisms import DensityShape
-from ._numba import njit
-from .cells import largest_loss
-from .characteristic_nodes import LARGE, Resolution, log_sum, nodes, sampled
-from .event import Event
-from .poisson import sampled_loss
+from ...mechanisms import DensityShape
+from .._numba import njit
+from ..cells import largest_loss
+from ..event import Event
+from ..poisson import sampled_loss
+from .nodes import LARGE, Resolution, log_sum, nodes, sampled
 
 Array = NDArray[np.float64]
 ComplexArray = NDArray[np.complex128]

@@ -1,33 +1,34 @@
 """Which lattice, which tilt: chooses them from approximations, then refines until the interval is as narrow as asked.
 
-Nothing here can make a bound false; it decides how narrow it is and how long it takes. Moving a step's loss onto a lattice
-of step h changes Λ(s) = Σ T·log E_A[e^{sL}] by about ΣT·s(s+1)·h²/12, hence ε by ΣT·(s+1)·h²/12, each way.
+Nothing here can make a bound false; it decides how narrow it is and how long it takes. Moving a step's loss onto a
+lattice of step h changes Λ(s) = Σ T·log E_A[e^{sL}] by about ΣT·s(s+1)·h²/12, hence ε by ΣT·(s+1)·h²/12, each way.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from .._roots import bracketed_root
+from ..cells import largest_loss
+from ..event import Event
 from . import lattice
-from ._roots import bracketed_root
-from .cells import largest_loss
-from .composition import Composed, TooManyPoints, compose
-from .event import Event
-from .loss_pieces import LossPieces
+from .composition import Composed, TooManyPoints, Unresolved, compose
+from .pieces import LossPieces
 from .questions import DeltaQuestion, EpsilonQuestion, Question
 from .rare_losses import Jumps, RareLosses, placed, split
 from .saddle import Cumulant, Saddle
-from .sampled_pieces import REMOVE, directions, sampled_pair
-from .scalar_pieces import Cuts, scalar_pieces
+from .sampling import REMOVE, directions, sampled_pair
+from .scalar import Cuts, scalar_pieces
 from .spread import product_pieces
 
 _MOST_POINTS = 2**21  # lattice points: about 100 MiB of arrays
 _MOST_PIECES = 2.0**20  # lattice points of a single step
 _ROUNDS = 6
 _WIDENINGS = 12
+_OUT_OF_RANGE = (Unresolved, OverflowError, ValueError)  # ValueError: math's complaint about NaN and logs of 0
 _UPPER = 1 / 3  # the upper end is the guarantee: its lattice is finer, its error a tenth of the lower end's
 _FEW_STEPS = 100  # with fewer, a composition is no sum of many small losses and the plain way works
 _BLOWN_UP = 4.0  # tilted deviation over the untilted one from which rare losses are suspected
@@ -37,36 +38,57 @@ def refined(
     events: Sequence[Event], direction: str, question: Question, *, enough: float = -math.inf
 ) -> tuple[float, float]:
     """(lower, upper) of the answer in one direction; stops early once the upper end is at most `enough`."""
-    plain = _Plain(events, direction, question)
-    ways = [plain]
-    if plain.steps >= _FEW_STEPS:
-        rare = _Rare(events, direction, question)
-        ways = [rare, plain] if plain.is_blown_up else [plain, rare]
     best = question.nothing(upper=False), question.nothing(upper=True)
-    for way in ways:
+    for way in _ways(events, direction, question):
         best = _refine(way, question, best, enough)
         if best[1] <= enough or question.width(*best, way.slope) <= 1.0:
             break
     return best
 
 
+def _ways(events: Sequence[Event], direction: str, question: Question) -> Iterator[_Way]:
+    """Ways to the law that can be set up, the likelier first."""
+    kinds: list[type[_Way]] = [_Plain]
+    if math.fsum(event.steps for event in events) >= _FEW_STEPS:
+        kinds.append(_Rare)
+    late = None
+    for kind in kinds:
+        try:
+            with np.errstate(all="ignore"):  # out-of-range numbers are noticed where they would matter
+                way = kind(events, direction, question)
+        except _OUT_OF_RANGE:
+            continue
+        if isinstance(way, _Plain) and way.is_blown_up and len(kinds) > 1:
+            late = way
+        else:
+            yield way
+    if late is not None:
+        yield late
+
+
 def refined_upper(events: Sequence[Event], direction: str, question: Question, *, enough: float = -math.inf) -> float:
     """The upper end alone, on the lattice that `refined` tries first."""
-    way: _Way = _Plain(events, direction, question)
-    if way.steps >= _FEW_STEPS and way.is_blown_up:
-        way = _Rare(events, direction, question)
-    step = way.first_step() * (3.0 if enough > -math.inf else _UPPER)
-    while True:
-        law, used = _with_room(way, step, upper=True)
-        bound = question.bound(law, upper=True, guess=way.guess)
-        if bound <= enough or used > 1.01 * step or step <= _UPPER * way.first_step() * (1 + 1e-9):
-            return bound
-        step = max(step / 3, _UPPER * way.first_step())
+    for way in _ways(events, direction, question):
+        step, finest = way.first_step() * (3.0 if enough > -math.inf else _UPPER), _UPPER * way.first_step()
+        while True:
+            try:
+                law, used = _with_room(way, step, upper=True)
+            except _OUT_OF_RANGE:
+                break
+            bound = question.bound(law, upper=True, guess=way.guess)
+            if bound <= enough or used > 1.01 * step or step <= finest * (1 + 1e-9):
+                return bound
+            step = max(step / 3, finest)
+    return question.nothing(upper=True)
 
 
 def rough_answer(events: Sequence[Event], question: Question) -> float:
-    """The saddle-point approximation of the answer, for *remove*."""
-    way = _Plain(events, REMOVE, question)
+    """The saddle-point approximation of the answer, for *remove*; NaN where there is none."""
+    try:
+        with np.errstate(all="ignore"):
+            way = _Plain(events, REMOVE, question)
+    except _OUT_OF_RANGE:
+        return math.nan
     if isinstance(question, EpsilonQuestion):
         return way.guess
     return min(way.saddle.log_delta - way.saddle.tilt * max(way.guess - way.saddle.epsilon, 0.0), 0.0)
@@ -82,7 +104,7 @@ def _refine(way: _Way, question: Question, best: tuple[float, float], enough: fl
                 break
             lower_law, used = _with_room(way, max(step, used / _UPPER), upper=False)
             best = max(best[0], question.bound(lower_law, upper=False, guess=way.guess)), best[1]
-        except TooManyPoints:
+        except _OUT_OF_RANGE:
             break
         width = question.width(*best, way.slope)
         if width <= 1 or width > 0.7 * widest or used > 1.01 * step:
@@ -95,11 +117,14 @@ def _refine(way: _Way, question: Question, best: tuple[float, float], enough: fl
 def _with_room(way: _Way, step: float, *, upper: bool) -> tuple[Composed | RareLosses, float]:
     """The law on a lattice of `step`, or of a wider one if that needs too many points; and the step."""
     for _ in range(_WIDENINGS):
+        if not 1e-290 < step < 1e290:
+            raise Unresolved(f"a lattice step of {step}")
         try:
-            return way.law(step, upper=upper), step
+            with np.errstate(all="ignore"):
+                return way.law(step, upper=upper), step
         except TooManyPoints as error:
             step *= 1.1 * max(error.points / _MOST_POINTS, 1.1)
-    raise TooManyPoints(math.inf)
+    raise Unresolved("no lattice has room")
 
 
 class _Way:

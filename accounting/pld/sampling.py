@@ -11,8 +11,8 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from .event import Event
-from .loss_pieces import LossPieces
+from ..event import Event
+from .pieces import LossPieces
 
 Array = NDArray[np.float64]
 

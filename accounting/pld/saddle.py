@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from .loss_pieces import LossPieces
+from .pieces import LossPieces
 
 Array = NDArray[np.float64]
 

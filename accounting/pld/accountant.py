@@ -1,9 +1,9 @@
 """The privacy loss distribution accountant: proven intervals for composed, sampled, mixed scalar releases.
 
-One step's loss is cut into pieces (`scalar_pieces`), moved onto a lattice once upwards and once downwards (`lattice`),
-composed by a tilted FFT (`composition`) and read off with every error on the safe side (`lattice_delta`), or, where rare
-losses decide, by `rare_losses`. `refinement` chooses lattices until the interval is narrow. The two directions of a sampled
-pair are composed each alone, and the larger ε counts.
+One step's loss is cut into pieces (`pieces`, `scalar`, `sampling`), moved onto a lattice once upwards and once
+downwards (`lattice`), composed by a tilted FFT (`composition`) and read off with every error on the safe side
+(`reading`), or, where rare losses decide, by `rare_losses`. `refinement` chooses lattices until the interval is narrow.
+The two directions of a sampled pair are composed each alone, and the larger ε counts.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ..mechanisms import DensityShape
-from .accountant import Accountant, LogDelta
-from .cells import largest_loss
-from .event import Event
-from .interval import EpsilonInterval
-from .poisson import sampled_loss
+from ...mechanisms import DensityShape
+from ..accountant import Accountant, LogDelta
+from ..cells import largest_loss
+from ..event import Event
+from ..interval import EpsilonInterval
+from ..poisson import sampled_loss
 from .questions import DeltaQuestion, EpsilonQuestion, Question
 from .refinement import refined, refined_upper, rough_answer
-from .sampled_pieces import ADD, REMOVE, REPLACE, directions
+from .sampling import ADD, REMOVE, REPLACE, directions
 
 
 class PrivacyLoss(Accountant):
@@ -59,7 +59,8 @@ class PrivacyLoss(Accountant):
     def log_delta_rough(self, events: Sequence[Event], epsilon: float) -> float:
         if epsilon >= _largest_epsilon(events):
             return -math.inf
-        return rough_answer(events, DeltaQuestion(epsilon, 0.05))
+        rough = rough_answer(events, DeltaQuestion(epsilon, 0.05))
+        return rough if math.isfinite(rough) else self.log_delta_upper(events, epsilon, 0.05)
 
 
 def _upper(events: Sequence[Event], question: Question) -> float:

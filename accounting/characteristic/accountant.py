@@ -9,8 +9,8 @@ an analytic form of the accountant of Zhu, Dong and Wang (arXiv 2106.08567) at t
 each direction alone, A = (1−q)Q+qP against B = Q (*remove*) and A = Q against B = (1−q)Q+qP (*add*); the larger ε is
 the answer.
 
-What is proven, given Λ: the discretisation error of the trapezoid rule is below e^−32 of δ (`characteristic_line`).
-What is *a posteriori*: Λ itself (quadrature whose convergence is observed, `characteristic_nodes`), the place where the
+What is proven, given Λ: the discretisation error of the trapezoid rule is below e^−32 of δ (`line`).
+What is *a posteriori*: Λ itself (quadrature whose convergence is observed, `nodes`), the place where the
 integral ends, and rounding. The stated error is the difference between two lines, with different real parts, steps,
 ends and nodes, times a factor (3 where the integrand dies out; 30 where a window fades it), plus an estimate of
 rounding. The end is moved out until this error is small; a case where it does not become small is a `ValueError`. Such
@@ -26,13 +26,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from . import scalar
-from .accountant import Accountant, LogDelta
-from .characteristic_law import refusal
-from .characteristic_line import Composed, Line, alias_period, compose
-from .characteristic_nodes import Resolution, Undecided, Unresolved
-from .event import Event
-from .interval import EpsilonInterval
+from .. import scalar
+from ..accountant import Accountant, LogDelta
+from ..event import Event
+from ..interval import EpsilonInterval
+from .law import refusal
+from .line import Composed, Line, alias_period, compose
+from .nodes import Resolution, Undecided, Unresolved
 
 Result = TypeVar("Result")
 

@@ -25,10 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from ._roots import bracketed_root
-from .characteristic_law import PERIODS, Cumulants, GaussianLaw, Law, loss_law
-from .characteristic_nodes import Resolution, Undecided, Unresolved
-from .event import Event
+from .._roots import bracketed_root
+from ..event import Event
+from .law import PERIODS, Cumulants, GaussianLaw, Law, loss_law
+from .nodes import Resolution, Undecided, Unresolved
 
 Array = NDArray[np.float64]
 

@@ -5,15 +5,16 @@ For lattice losses x_1 < x_2 < … with masses w_i (error bounds added or taken 
 
     G_i = δ(x_i) = e^{−h}·G_{i+1} + (1 − e^{−h})·A_{i+1},
 
-a recursion of positive terms, so nothing cancels; between points δ(ε) = A_{i+1} − e^{ε − x_{i+1}}·(A_{i+1} − G_{i+1}). Tilted
-mass m of unknown place changes δ(ε) by at most m·e^{ΣK}·sup_{x>ε} e^{−sx}(1 − e^{ε−x}) = m·e^{ΣK − sε}·s^s/(s+1)^{s+1}.
+a recursion of positive terms, so nothing cancels; between points δ(ε) = A_{i+1} − e^{ε − x_{i+1}}·(A_{i+1} − G_{i+1}).
+Tilted mass m of unknown place changes δ(ε) by at most m·e^{ΣK}·sup_{x>ε} e^{−sx}(1 − e^{ε−x}) = m·e^{ΣK −
+sε}·s^s/(s+1)^{s+1}.
 """
 
 from __future__ import annotations
 
 import math
 
-from ._numba import njit
+from .._numba import njit
 from .composition import Composed
 
 _OVERFLOW = 600.0
@@ -64,7 +65,7 @@ def _worst(composed: Composed) -> float:
 
 
 @njit()
-def _crossing(mass, error, first, step, tilt, about, worst, infinity, target, upper):  # pyright: ignore  # pragma: no cover
+def _crossing(mass, error, first, step, tilt, about, worst, infinity, target, upper):  # pyright: ignore
     """The ε where the bound (in units of e^{ΣK − s·about}) meets `target`; 0 if it is below it at ε = 0."""
     decay, gain = math.exp(-step), -math.expm1(-step)
     above, value = 0.0, 0.0  # A_{i+1} and G_{i+1}
@@ -94,7 +95,7 @@ def _crossing(mass, error, first, step, tilt, about, worst, infinity, target, up
 
 
 @njit()
-def _value(mass, error, first, step, tilt, epsilon, worst):  # pyright: ignore  # pragma: no cover
+def _value(mass, error, first, step, tilt, epsilon, worst):  # pyright: ignore
     """The bound of δ(ε) in units of e^{ΣK − s·ε}."""
     total = worst
     for i in range(len(mass) - 1, -1, -1):

@@ -1,18 +1,18 @@
 """A privacy loss moved onto a lattice offset + k·step, once upwards and once downwards, both proven and second order.
 
-Both are moves that `loss_pieces` allows. Write u = e^{−L}.
+Both are moves that `pieces` allows. Write u = e^{−L}.
 
 *Upper* ("connect the dots", Doroshenko et al. 2022, arXiv 2207.04380). Within a piece u is spread to the piece's ends,
 keeping mass and mean (the chord); then every point between two lattice points is spread to those two, again keeping
 mass and mean of u. A piece inside one lattice interval is spread to its ends at once. Where the loss is unbounded the
 upper end is u = 0: that mass is lost for good (`infinity`).
 
-*Lower.* Each piece is merged into one atom at its mean (Jensen). From the largest loss downwards, atoms are gathered until
-the mean of u over the group equals that of a lattice point near its middle; the last atom is split in two (a random
-choice between two labels is post-processing), its rest starts the next group. Merged groups are post-processing of the
-pair, so they lie below it, and they are on the lattice without any rounding of the loss. The last group, that of the
-smallest losses, may end before its mean has come down to a lattice point: it is merged with as much of the groups above
-as lifts its mean to the lattice point above it (or, if they do not suffice, moved down to the one below).
+*Lower.* Each piece is merged into one atom at its mean (Jensen). From the largest loss downwards, atoms are gathered
+until the mean of u over the group equals that of a lattice point near its middle; the last atom is split in two (a
+random choice between two labels is post-processing), its rest starts the next group. Merged groups are post-processing
+of the pair, so they lie below it, and they are on the lattice without any rounding of the loss. The last group, that of
+the smallest losses, may end before its mean has come down to a lattice point: it is merged with as much of the groups
+above as lifts its mean to the lattice point above it (or, if they do not suffice, moved down to the one below).
 
 Rounding: bounds of masses and means come with the pieces; the kernels add 16 roundings of |L| plus 1e-12·step to the
 mean, on the safe side, for their own differences L − lattice point; sums have relative error (terms)·2^-53, charged by
@@ -27,12 +27,13 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from ._numba import njit
-from .loss_pieces import LossPieces
+from .._numba import njit
+from .pieces import LossPieces
 
 Array = NDArray[np.float64]
 
 _ROUNDINGS = 16 * 2.0**-53
+_MOST = 2**25  # lattice points of one step
 _ON_LATTICE = 1e-6  # of a step: an atom this close above a lattice point is moved down to it
 
 
@@ -66,8 +67,7 @@ def upper(pieces: LossPieces, step: float, offset: float) -> LatticeLoss:
     mean = np.minimum(pieces.mean_high + _ROUNDINGS * np.abs(pieces.mean_high) + 1e-12 * step, pieces.high)
     low, high = (pieces.low - offset) / step, (pieces.high - offset) / step
     ends = np.concatenate([low[np.isfinite(low)], high[np.isfinite(high)], (mean - offset) / step])
-    first, last = math.floor(np.min(ends)) - 1, math.ceil(np.max(ends)) + 1
-    mass = np.zeros(last - first + 1)
+    first, mass = _points(float(np.min(ends)), float(np.max(ends)))
     infinity, terms = _spread(np.exp(pieces.log_mass_high), pieces.low, pieces.high, mean, step, offset, first, mass)
     return _trimmed(mass, first, step, offset, infinity, terms)
 
@@ -77,10 +77,17 @@ def lower(pieces: LossPieces, step: float, offset: float) -> LatticeLoss:
     mean = pieces.mean_low - _ROUNDINGS * np.abs(pieces.mean_low) - 1e-12 * step
     order = np.argsort(-mean)
     mean, mass_in = mean[order], np.exp(pieces.log_mass_low[order])
-    first = math.floor((mean[-1] - offset) / step) - 2
-    mass = np.zeros(math.ceil((mean[0] - offset) / step) - first + 1)
+    first, mass = _points((mean[-1] - offset) / step, (mean[0] - offset) / step)
     terms = _merge(mass_in, mean, step, offset, first, mass)
     return _trimmed(mass, first, step, offset, 0.0, terms)
+
+
+def _points(low: float, high: float) -> tuple[int, Array]:
+    """(first lattice index, zeros) for a law between the indices `low` and `high`."""
+    if not (abs(low) < 2**52 and abs(high) < 2**52 and high - low < _MOST):
+        raise OverflowError(f"a law from lattice index {low:.3g} to {high:.3g}")
+    first = math.floor(low) - 2
+    return first, np.zeros(math.ceil(high) + 2 - first)
 
 
 def _trimmed(mass: Array, first: int, step: float, offset: float, infinity: float, terms: int) -> LatticeLoss:
@@ -91,7 +98,7 @@ def _trimmed(mass: Array, first: int, step: float, offset: float, infinity: floa
 
 
 @njit()
-def _spread(mass_in, low, high, mean, step, offset, first, mass):  # pyright: ignore  # pragma: no cover
+def _spread(mass_in, low, high, mean, step, offset, first, mass):  # pyright: ignore
     """Scatter into `mass`; returns the mass at infinity and a bound on the number of terms per lattice point."""
     infinity = 0.0
     terms = np.zeros(len(mass), dtype=np.int32)
@@ -120,9 +127,9 @@ def _spread(mass_in, low, high, mean, step, offset, first, mass):  # pyright: ig
 
 
 @njit()
-def _split(amount, loss, step, offset, first, mass, terms):  # pyright: ignore  # pragma: no cover
+def _split(amount, loss, step, offset, first, mass, terms):  # pyright: ignore
     """Add `amount` at `loss`, spread to the two lattice points around it."""
-    index = int(math.floor((loss - offset) / step))
+    index = math.floor((loss - offset) / step)
     above = loss - (offset + step * index)
     weight = min(max(math.expm1(-above) / math.expm1(-step), 0.0), 1.0)
     mass[index + 1 - first] += amount * weight
@@ -132,13 +139,13 @@ def _split(amount, loss, step, offset, first, mass, terms):  # pyright: ignore  
 
 
 @njit()
-def _merge(mass_in, mean, step, offset, first, mass):  # pyright: ignore  # pragma: no cover
+def _merge(mass_in, mean, step, offset, first, mass):  # pyright: ignore
     """Gather atoms, sorted by falling loss, into groups with mean on the lattice; add each to `mass`."""
     i, rest, n, terms = 0, mass_in[0], len(mass_in), 0
     while i < n:
         start = i
         position = (mean[i] - offset) / step
-        index = int(math.floor(position))
+        index = math.floor(position)
         if position - index < _ON_LATTICE:  # moved down to the lattice point
             mass[index - first] += rest
             i += 1
@@ -167,9 +174,9 @@ def _merge(mass_in, mean, step, offset, first, mass):  # pyright: ignore  # prag
 
 
 @njit()
-def _settle(amount, mean, step, offset, first, mass):  # pyright: ignore  # pragma: no cover
+def _settle(amount, mean, step, offset, first, mass):  # pyright: ignore
     """Add an atom that is off the lattice: lifted to the point above it by merging it with mass from further above."""
-    below = int(math.floor((mean - offset) / step))
+    below = math.floor((mean - offset) / step)
     if (mean - offset) / step - below < _ON_LATTICE:
         mass[below - first] += amount
         return

@@ -1,7 +1,7 @@
 """Composition of lattice losses by a tilted FFT, with every numerical error bounded.
 
-Let a be the law of one loss (mass a_j at loss L_j) and K(s) = log Σ a_j·e^{sL_j}. The tilted law ã_j = a_j·e^{sL_j − K(s)}
-has mass 1, sits where the composition's ε is if s is the saddle point, and
+Let a be the law of one loss (mass a_j at loss L_j) and K(s) = log Σ a_j·e^{sL_j}. The tilted law ã_j = a_j·e^{sL_j −
+K(s)} has mass 1, sits where the composition's ε is if s is the saddle point, and
 
     A(ΣL = x) = e^{ΣK(s) − s·x}·ã^{*T}(x),
 
@@ -13,14 +13,15 @@ so double precision relative to the *tilted* law is relative precision of δ, ho
 2. *FFT.* Each output of an FFT of n points is a sum of inputs times products of log2(n) rounded twiddle factors, with
    log2(n) roundings more, so its error is at most γ·‖input‖₁ with γ = 8·2^-53·(log2 n + 4) (Higham 2002, section 24.1
    has the argument; 8 allows for complex products, radices up to 11 and twiddles that are off by a rounding). For
-   X(z) = Σ ã_j z^{j−c} directly this is γ. Summed by parts twice, with V_j the tail sums of ã and U_j those of V (both from
-   the side on which they fall),
+   X(z) = Σ ã_j z^{j−c} directly this is γ. Summed by parts twice, with V_j the tail sums of ã and U_j those of V (both
+   from the side on which they fall),
 
        X(z) − 1 = (z−1)·V(1) + (z−1)²·U(z),    V(1) = E[j − c],    ‖U‖₁ = O(E[(j−c)²]),
 
    and the error is |z−1|²·γ·‖U‖₁ and some roundings of X − 1: at the frequencies that survive T steps, |z−1|² is of
    order 1/(T·variance), so T times this does not grow with T. For each frequency the better of the two is used.
-3. *Power.* X^T = exp(T·log(1 + (X−1))): if X̂ is within e of X, X̂^T is within T·(e + rounding)·(|X̂| + e)^{T−1} of X^T.
+3. *Power.* X^T = exp(T·log(1 + (X−1))): if X̂ is within e of X, X̂^T is within T·(e + rounding)·(|X̂| + e)^{T−1} of
+X^T.
    Frequencies with |X̂|^T < e^-80 are set to 0.
 4. *Inverse FFT*, as 2. The sum of 2 to 4, divided by n, bounds the error of every entry (`error`).
 5. *Tilting* rounds each ã_j by at most 2^-53·(8 + 4|s(L_j − L̄)|), relative. The constant part is a factor on the whole
@@ -49,7 +50,11 @@ _NEGLIGIBLE = -80.0  # log of |X|^T
 _BY_PARTS_FROM = 32  # steps; below it the direct transform is as good
 
 
-class TooManyPoints(Exception):
+class Unresolved(Exception):
+    """Floating-point numbers or memory do not suffice to place this composition on a lattice."""
+
+
+class TooManyPoints(Unresolved):
     """The window needs more lattice points than allowed; `.points` says how many."""
 
     def __init__(self, points: float) -> None:
@@ -103,10 +108,14 @@ def compose(kinds: Kinds, *, tilt: float, log_outside: float, most_points: int) 
     Raises TooManyPoints if the window is longer than `most_points`.
     """
     step = kinds[0][0].step
+    if not all(np.isfinite(law.mass).all() and law.mass.any() for law, _ in kinds):
+        raise Unresolved("a lattice law without finite masses")
     tilted = [_tilt(law, tilt) for law, _ in kinds]
     mean = math.fsum(steps * t.centre for (_, steps), t in zip(kinds, tilted, strict=True))
     low, high, log_left_out = _window(kinds, tilted, mean, log_outside)
     offset = math.fsum(steps * law.offset for law, steps in kinds)
+    if not (math.isfinite(low) and math.isfinite(high) and abs(low / step) < 2**52 and abs(high / step) < 2**52):
+        raise Unresolved("a window out of range")
     start = math.floor((low - offset) / step)
     needed = math.ceil((high - offset) / step) - start + 2
     if needed > most_points:

@@ -7,26 +7,27 @@ by the number of jumps:
     δ(ε) = δ_0(ε) + T·Σ_i a_J(x_i)·δ_1(ε − x_i) + (two jumps or more),
 
 with δ_0 of the bulk composed T times (its moments are tame: tilted FFT), δ_1 of the bulk composed T−1 times (untilted;
-its weight is small already), and the last term between 0 and (T·a_J(ℝ))²/2. δ_1 is needed at negative arguments too, where
-Σ_x w(x)·(1 − e^{y−x}) still is the right functional. As functions of e^{−x_i} the middle terms are convex, so jumps
-need no lattice: above, each piece is spread to its ends, below, it is merged at its mean. For several kinds of release each
-kind's jumps meet the bulk of all others.
+its weight is small already), and the last term between 0 and (T·a_J(ℝ))²/2. δ_1 is needed at negative arguments too,
+where Σ_x w(x)·(1 − e^{y−x}) still is the right functional. As functions of e^{−x_i} the middle terms are convex, so
+jumps need no lattice: above, each piece is spread to its ends, below, it is merged at its mean. For several kinds of
+release each kind's jumps meet the bulk of all others.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._numba import njit
-from ._roots import falling_root
+from .._numba import njit
+from .._roots import falling_root
 from .composition import Composed
-from .lattice_delta import log_delta_bound
-from .loss_pieces import LossPieces
+from .pieces import LossPieces
+from .reading import log_delta_bound
 
 Array = NDArray[np.float64]
 
@@ -50,9 +51,8 @@ def split(pieces: LossPieces, threshold: float) -> tuple[LossPieces, LossPieces]
     """(bulk, jumps): pieces with a mean loss of at most `threshold`, and the others."""
     is_bulk = pieces.mean_high <= threshold
     fields = [field.name for field in dataclasses.fields(LossPieces)]
-    return tuple(  # type: ignore[return-value]
-        LossPieces(*(getattr(pieces, name)[chosen] for name in fields)) for chosen in (is_bulk, ~is_bulk)
-    )
+    bulk, jumps = (LossPieces(*(getattr(pieces, name)[chosen] for name in fields)) for chosen in (is_bulk, ~is_bulk))
+    return bulk, jumps
 
 
 def placed(jumps: LossPieces, *, upper: bool) -> tuple[Array, Array, float]:
@@ -87,13 +87,14 @@ class RareLosses:
     more: float
     upper: bool
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_tables", [_table(jump.bulk, upper=self.upper) for jump in self.jumps])
+    @functools.cached_property
+    def _tables(self) -> list[tuple[Array, Array, float, float, float]]:
+        return [_table(jump.bulk, upper=self.upper) for jump in self.jumps]
 
     def log_delta(self, epsilon: float) -> float:
         """The bound of log δ at ε >= 0."""
         total = self.more + math.exp(log_delta_bound(self.bulk, epsilon, upper=self.upper))
-        for jump, (above, value, first, constant, factor) in zip(self.jumps, self._tables, strict=True):  # type: ignore[attr-defined]
+        for jump, (above, value, first, constant, factor) in zip(self.jumps, self._tables, strict=True):
             at = epsilon - (jump.bulk.loss_rounding if self.upper else -jump.bulk.loss_rounding)
             sum_ = _jump_sum(jump.mass, jump.loss, at, above, value, first, jump.bulk.step)
             total += max(sum_ + constant * float(np.sum(jump.mass)), 0.0) * factor
@@ -130,8 +131,8 @@ def _table(bulk: Composed, *, upper: bool) -> tuple[Array, Array, float, float, 
 
 
 @njit()
-def _suffix(mass, step):  # pyright: ignore  # pragma: no cover
-    """A_i = Σ_{j>=i} w_j and G_i = Σ_{j>i} w_j(1 − e^{x_i − x_j}) (see `lattice_delta`)."""
+def _suffix(mass, step):  # pyright: ignore
+    """A_i = Σ_{j>=i} w_j and G_i = Σ_{j>i} w_j(1 − e^{x_i − x_j}) (see `reading`)."""
     n = len(mass)
     above, value = np.empty(n), np.empty(n)
     decay, gain = math.exp(-step), -math.expm1(-step)
@@ -144,12 +145,12 @@ def _suffix(mass, step):  # pyright: ignore  # pragma: no cover
 
 
 @njit()
-def _jump_sum(mass, loss, epsilon, above, value, first, step):  # pyright: ignore  # pragma: no cover
+def _jump_sum(mass, loss, epsilon, above, value, first, step):  # pyright: ignore
     """Σ_i mass_i·δ_1(epsilon − loss_i)."""
     total, n = 0.0, len(above)
     for i in range(len(mass)):
         y = epsilon - loss[i]
-        k = max(int(math.floor((y - first) / step)) + 1, 0)  # first lattice point above y
+        k = max(math.floor((y - first) / step) + 1, 0)  # first lattice point above y
         while k < n and first + step * k < y:
             k += 1
         if k < n:
