@@ -10,10 +10,11 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from . import __version__
-from .accounting import EpsilonInterval, rounded_up
-from .mechanisms import FAMILIES, Mechanism, parse
+from .accounting import EpsilonInterval, Release, rounded_down, rounded_up
+from .mechanisms import FAMILIES, Mechanism, Noise, independent, parse
 
 app = typer.Typer(
     name="optnoise",
@@ -33,7 +34,9 @@ Steps = Annotated[int, typer.Option(help="Number of releases T (optimizer update
 SamplingRate = Annotated[float, typer.Option(help="Poisson inclusion probability q of every record; 1: no sampling.")]
 Dimension = Annotated[str | None, typer.Option(help="Number of coordinates, or inf for every dimension at once.")]
 Adjacency = Annotated[str, typer.Option(help="add_or_remove_one, replace_one or replace_special.")]
-Accountant = Annotated[str, typer.Option(help="best, exact or rdp.")]
+Sampling = Annotated[str, typer.Option(help="poisson, or fixed_size (batches of fixed size, for replace_one).")]
+Accountant = Annotated[str, typer.Option(help="best, exact, pld, rdp, or cf (a second opinion, not a guarantee).")]
+RelativeWidth = Annotated[float, typer.Option(help="Width of the ε interval to aim at, as a fraction of ε.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 
@@ -45,7 +48,9 @@ def account(
     sampling_rate: SamplingRate = 1.0,
     dimension: Dimension = None,
     adjacency: Adjacency = "add_or_remove_one",
+    sampling: Sampling = "poisson",
     accountant: Accountant = "best",
+    relative_width: RelativeWidth = 1e-3,
     verify: Annotated[bool, typer.Option(help="Also ask the other accountants; disagreement is an error.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -53,9 +58,48 @@ def account(
     from .accounting import epsilon
 
     mechanism = parse(spec)
-    question = _question(delta, steps, sampling_rate, dimension, adjacency)
-    interval = epsilon(mechanism, **question, accountant=accountant, verify=verify)
+    question = _question(delta, steps, sampling_rate, dimension, adjacency, sampling)
+    interval = epsilon(mechanism, **question, accountant=accountant, relative_width=relative_width, verify=verify)
     _print_guarantee(mechanism, interval, question, accountant, as_json=as_json)
+
+
+@app.command()
+def attack(
+    spec: Spec,
+    steps: Steps = 1,
+    sampling_rate: SamplingRate = 1.0,
+    dimension: Dimension = None,
+    adjacency: Adjacency = "add_or_remove_one",
+    sampling: Sampling = "poisson",
+    prior: Annotated[float, typer.Option(help="Prior probability that the record is present, in (0, 1).")] = 0.5,
+    plots: Annotated[Path | None, typer.Option(help="Also save the four plots to this folder.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what the best membership test gains: advantage, accuracy, posterior; each an interval that is proven."""
+    from . import accounting
+
+    mechanism = parse(spec)
+    where = None if dimension is None else _dimension(dimension)
+    release = accounting.Release(mechanism, steps, sampling_rate, where, adjacency, sampling)
+    advantage = accounting.attack_advantage([release])
+    accuracy = accounting.bayes_accuracy([release], prior=prior)
+    band = accounting.posterior([release], prior=prior, type_i_error=_TYPE_I_ERRORS)
+    files = [] if plots is None else _attack_plots(release, prior, plots)
+    if as_json:
+        columns = {"type_i_error": list(_TYPE_I_ERRORS), "lower": band.lower.tolist(), "upper": band.upper.tolist()}
+        intervals = {"advantage": advantage._asdict(), "bayes_accuracy": accuracy._asdict()}
+        _print_json({**intervals, "prior": prior, "posterior": columns, "plots": [str(file) for file in files]})
+        return
+    table = Table(title="largest posterior that the record is present, by the test's false positive rate")
+    for heading in ("false positive rate", "posterior, lower", "posterior, upper"):
+        table.add_column(heading, justify="right")
+    for error, low, high in zip(_TYPE_I_ERRORS, band.lower, band.upper, strict=True):
+        table.add_row(f"{error:g}", rounded_down(float(low)), rounded_up(float(high)))
+    for name, value in (("advantage (true - false positive rate)", advantage), ("Bayes accuracy", accuracy)):
+        _out.print(f"{name} in [{rounded_down(value.lower)}, {rounded_up(value.upper)}]", highlight=False)
+    _out.print(table)
+    for file in files:
+        _out.print(f"saved {file}", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -67,6 +111,7 @@ def calibrate(
     sampling_rate: SamplingRate = 1.0,
     dimension: Dimension = None,
     adjacency: Adjacency = "add_or_remove_one",
+    sampling: Sampling = "poisson",
     accountant: Accountant = "best",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the noise to this JSON file.")
@@ -77,7 +122,7 @@ def calibrate(
     from . import accounting
 
     shape = family if family in FAMILIES and ":" not in family else parse(family)
-    question = _question(delta, steps, sampling_rate, dimension, adjacency)
+    question = _question(delta, steps, sampling_rate, dimension, adjacency, sampling)
     mechanism = accounting.calibrate(shape, epsilon=epsilon, **question, accountant=accountant)
     interval = accounting.epsilon(mechanism, **question, accountant=accountant)
     if output is not None:
@@ -147,7 +192,7 @@ def finetune(
     from .finetune.runner import run_recipe
 
     loaded = load_recipe(recipe, override or [])
-    mechanism = parse(noise) if noise else None
+    mechanism = independent(parse(noise)) if noise else None
     result = run_recipe(loaded, mechanism=mechanism, output_dir=output_dir, resume=resume, progress=not as_json)
     if as_json:
         _print_json(result.report())
@@ -184,13 +229,40 @@ def version() -> None:
 # ---- helpers -------------------------------------------------------------------------------------------------------
 
 
-def _question(delta: float, steps: int, sampling_rate: float, dimension: str | None, adjacency: str) -> dict[str, Any]:
+_TYPE_I_ERRORS = (0.001, 0.01, 0.05, 0.1)
+
+
+def _attack_plots(release: Release, prior: float, folder: Path) -> list[Path]:
+    """The privacy profile, the trade-off curve, the advantage over the steps, the posterior over the prior."""
+    from . import accounting
+
+    _check_folder(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    errors = [i / 50 for i in range(51)]
+    largest = accounting.compose_epsilon([release], delta=1e-9).upper
+    profile = [largest * i / 24 for i in range(25)] if 0 < largest < math.inf else [0.0, 1.0]
+    steps = sorted({max(1, release.steps * i // 8) for i in range(1, 9)})
+    curve = accounting.tradeoff_curve([release], type_i_error=errors)
+    priors = [i / 20 for i in range(1, 20)]
+    band = accounting.posterior([release], prior=priors, type_i_error=0.01)
+    return [
+        accounting.plot_privacy_profile([release], folder / "profile.png", epsilon=profile),
+        accounting.plot_tradeoff(curve, folder / "tradeoff.png"),
+        accounting.plot_attack_advantage(release, folder / "advantage.png", steps=steps),
+        accounting.plot_posterior(band, folder / "posterior.png"),
+    ]
+
+
+def _question(
+    delta: float, steps: int, sampling_rate: float, dimension: str | None, adjacency: str, sampling: str
+) -> dict[str, Any]:
     return {
         "delta": delta,
         "steps": steps,
         "sampling_rate": sampling_rate,
         "dimension": None if dimension is None else _dimension(dimension),
         "adjacency": adjacency,
+        "sampling": sampling,
     }
 
 
@@ -205,7 +277,7 @@ def _dimension(text: str) -> float:
 
 
 def _print_guarantee(
-    mechanism: Mechanism, interval: EpsilonInterval, question: dict[str, Any], accountant: str, *, as_json: bool
+    mechanism: Noise, interval: EpsilonInterval, question: dict[str, Any], accountant: str, *, as_json: bool
 ) -> None:
     if as_json:
         _print_json(
@@ -215,15 +287,17 @@ def _print_guarantee(
                 **{key: _finite_or_text(value) for key, value in question.items()},
                 "accountant": accountant,
                 "variance": _finite_or_none(mechanism.variance),
-                "mean_abs": _finite_or_none(mechanism.mean_abs),
+                **({"mean_abs": _finite_or_none(mechanism.mean_abs)} if isinstance(mechanism, Mechanism) else {}),
             }
         )
         return
     parameters = ",".join(f"{key}={value!r}" for key, value in mechanism.spec()["parameters"].items())
     _out.print(f"{mechanism.family}:{parameters}", highlight=False, soft_wrap=True)
+    meaning = f"the guarantee is the upper end, {rounded_up(interval.upper)}"
+    if accountant == "cf":
+        meaning = "a second opinion whose error is estimated, not proven: not a guarantee"
     _out.print(
-        f"epsilon in {interval.text()} at delta = {question['delta']!r}; "
-        f"the guarantee is the upper end, {rounded_up(interval.upper)}",
+        f"epsilon in {interval.text()} at delta = {question['delta']!r}; {meaning}",
         highlight=False,
         soft_wrap=True,
     )

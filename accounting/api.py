@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from ..mechanisms import Mechanism, _validate
+from ..mechanisms import Noise, _validate
 from .accountant import Accountant
 from .accountants import ALL, BEST
 from .event import Event, to_events
@@ -18,7 +18,7 @@ Interval = TypeVar("Interval", EpsilonInterval, DeltaInterval)
 
 
 def epsilon(
-    mechanism: Mechanism,
+    mechanism: Noise,
     *,
     delta: float,
     steps: int = 1,
@@ -59,7 +59,7 @@ def epsilon(
 
 
 def delta(
-    mechanism: Mechanism,
+    mechanism: Noise,
     *,
     epsilon: float,
     steps: int = 1,

@@ -5,21 +5,23 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any, TypeVar
 
-from ..mechanisms import Gaussian, Laplace, Mechanism, _validate
+from ..mechanisms import Gaussian, Laplace, Mechanism, Noise, SphericalGamma, _validate
 from ._roots import bracketed_root
 from .accountants import Best
 from .api import choose
 from .event import Event, to_events
 from .release import ADD_OR_REMOVE_ONE, POISSON, Release
 
+NoiseT = TypeVar("NoiseT", bound=Noise)
 _SHORTHANDS: dict[str, Callable[[], Mechanism]] = {"gaussian": lambda: Gaussian(1.0), "laplace": lambda: Laplace(1.0)}
 _LARGEST_FACTOR = 1e100
 _WIDTH = 1e-3  # of ε; as `epsilon` has it by default
 
 
 def calibrate(
-    mechanism: Mechanism | str,
+    mechanism: NoiseT | str,
     *,
     epsilon: float,
     delta: float,
@@ -29,7 +31,7 @@ def calibrate(
     adjacency: str = ADD_OR_REMOVE_ONE,
     sampling: str = POISSON,
     accountant: str = "best",
-) -> Mechanism:
+) -> NoiseT:
     """Scale `mechanism` (a shape, or the name of a one-parameter family) to the least noise with proven ε <= `epsilon`.
 
     Scaling by a factor divides the shift, and the worst shift is the largest, so the guarantee is monotone in the
@@ -74,8 +76,8 @@ def calibrate(
     return _land(shape, math.exp(root), nudge, lambda m: _exceeds(chosen, event, m, epsilon, target))
 
 
-def _shape(mechanism: Mechanism | str) -> Mechanism:
-    if isinstance(mechanism, Mechanism):
+def _shape(mechanism: Noise | str) -> Any:
+    if isinstance(mechanism, Mechanism | SphericalGamma):
         return mechanism
     if mechanism in _SHORTHANDS:
         return _SHORTHANDS[mechanism]()
@@ -112,14 +114,14 @@ def _polished(excess: Callable[[float], float], rough: float, resolution: float)
     return bracketed_root(excess, low, high, absolute=0.1 * resolution) + resolution
 
 
-def _exceeds(chosen, event: Event, mechanism: Mechanism, epsilon: float, target: float) -> bool:
+def _exceeds(chosen, event: Event, mechanism: Noise, epsilon: float, target: float) -> bool:
     scaled = dataclasses.replace(event, mechanism=mechanism)
     if chosen.log_delta_upper([scaled], epsilon, _WIDTH) > target:
         return True
     return chosen.epsilon([scaled], math.exp(target), _WIDTH).upper > epsilon
 
 
-def _land(shape: Mechanism, factor: float, nudge: float, exceeds: Callable[[Mechanism], bool]) -> Mechanism:
+def _land(shape: NoiseT, factor: float, nudge: float, exceeds: Callable[[NoiseT], bool]) -> NoiseT:
     """The scaled mechanism, enlarged by small, growing steps until the proven bound meets the target."""
     while exceeds(scaled := shape.scaled(factor)):
         factor *= 1 + nudge

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..mechanisms import DensityShape, Mechanism
+from ..mechanisms import DensityShape, Mechanism, Noise, SphericalGamma
 
 Array = NDArray[np.float64]
 
@@ -92,8 +92,11 @@ def _log1mexp(x: Array) -> Array:
     return np.log(-np.expm1(-x))
 
 
-def largest_loss(mechanism: Mechanism, shift: float) -> float:
+def largest_loss(mechanism: Noise, shift: float) -> float:
     """sup over x of ℓ(x), the Rényi divergence of order ∞ of one coordinate; `inf` if the loss is not bounded."""
+    if isinstance(mechanism, SphericalGamma):  # | |x − t·e₁| − |x| | <= t for the ℓ2 mechanism
+        is_l2 = mechanism.power == 1 and mechanism.shape == mechanism.dimension
+        return shift / mechanism.scale * (1 + _LOSS_ROUNDING) if is_l2 else math.inf
     if mechanism.density_shape is DensityShape.LOG_CONVEX_SIDES:
         # log p convex on each side: ℓ rises up to x = 0 and falls after it until t (and is negative beyond t/2).
         return mechanism.loss_at_zero(shift) * (1 + _LOSS_ROUNDING)

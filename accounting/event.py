@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from ..mechanisms import Mechanism
+from ..mechanisms import SphericalGamma
 from .release import POISSON, REPLACE_ONE, Release
 
 
@@ -23,7 +24,7 @@ class Event:
     for the noise.
     """
 
-    mechanism: Mechanism
+    mechanism: Any  # a Mechanism, or SphericalGamma
     shift: float
     steps: int
     sampling_rate: float
@@ -35,7 +36,12 @@ class Event:
     @property
     def is_scalar(self) -> bool:
         """True if one coordinate at the full shift is the worst case."""
-        return self.mechanism.isotropic or self.dimension == 1
+        return self.mechanism.isotropic or (self.dimension == 1 and not self.is_spherical)
+
+    @property
+    def is_spherical(self) -> bool:
+        """True if the noise is one vector with a given law of its norm."""
+        return isinstance(self.mechanism, SphericalGamma)
 
     @property
     def attained_pair(self) -> Event:
@@ -63,7 +69,9 @@ def to_events(releases: Sequence[Release]) -> list[Event]:
 
 def _one_step(release: Release) -> Event:
     dimension, rate = release.dimension, float(release.sampling_rate)
-    if release.mechanism.isotropic or dimension is None:
+    if isinstance(release.mechanism, SphericalGamma):
+        dimension = release.mechanism.dimension
+    elif release.mechanism.isotropic or dimension is None:
         dimension = None
     elif not math.isinf(dimension):
         dimension = int(dimension)

@@ -156,8 +156,8 @@ class _Reader:
                 f"expected one release on each sample, got {sum(part.steps for part in parts)} of them on the same "
                 "one: only Gaussian releases on a Poisson sample, without replace_one, have a Release together"
             )
-        information = math.fsum(part.steps * part.mechanism.fisher_information for part in parts)
-        return self._release(Gaussian(information**-0.5), None)
+        precision = math.fsum(part.steps / part.mechanism.variance for part in parts)
+        return self._release(Gaussian(precision**-0.5), None)
 
 
 def _noise_event(dp: Any, release: Release) -> Any:

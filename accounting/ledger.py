@@ -153,7 +153,8 @@ def _read_json(path: Path, number: int, line: bytes) -> Any:
 def _from_json(path: Path, number: int, document: Any) -> tuple[Release, float, float]:
     try:
         if not isinstance(document, dict) or set(document) - _OPTIONAL != _FIELDS:
-            odd = sorted((set(document) - _OPTIONAL) ^ _FIELDS) if isinstance(document, dict) else [type(document).__name__]
+            is_object = isinstance(document, dict)
+            odd = sorted((set(document) - _OPTIONAL) ^ _FIELDS) if is_object else [type(document).__name__]
             raise ValueError(f"missing or unknown field: {', '.join(odd)}")
         release = Release(
             from_spec(document["mechanism"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from ..mechanisms import Mechanism, _validate
+from ..mechanisms import Mechanism, Noise, SphericalGamma, _validate
 
 ADD_OR_REMOVE_ONE = "add_or_remove_one"
 REPLACE_ONE = "replace_one"
@@ -30,7 +30,7 @@ class Release:
         sampling_rate: q, the probability that a record takes part in a release; 1 means no sampling. For fixed-size
             batches, batch size / number of records.
         dimension: number of coordinates released at once, or `math.inf` for a bound that holds in every dimension.
-            None is allowed where the answer does not depend on it (the Gaussian).
+            None is allowed where the answer does not depend on it (the Gaussian) or the noise has one (spherical).
         adjacency: `add_or_remove_one` (shift 1), `replace_special` (one record becomes a zero contribution: shift 1)
             or `replace_one` (shift 2).
         sampling: `poisson` (every record tossed alone) or `fixed_size` (a uniform subset of fixed size, drawn anew for
@@ -38,7 +38,7 @@ class Release:
             or balls in bins, have no proven amplification here: state each epoch as one release with sampling_rate=1.
     """
 
-    mechanism: Mechanism
+    mechanism: Noise
     steps: int = 1
     sampling_rate: float = 1.0
     dimension: float | None = None
@@ -46,8 +46,8 @@ class Release:
     sampling: str = POISSON
 
     def __post_init__(self) -> None:
-        if not isinstance(self.mechanism, Mechanism):
-            raise ValueError(f"expected mechanism to be a Mechanism, got mechanism={self.mechanism!r}")
+        if not isinstance(self.mechanism, Mechanism | SphericalGamma):
+            raise ValueError(f"expected mechanism to be a noise (`mechanisms.Noise`), got mechanism={self.mechanism!r}")
         if _validate.integer("steps", self.steps, minimum=0) > _MOST_STEPS:
             raise ValueError(f"expected steps <= {_MOST_STEPS:.0e}, got steps={self.steps}")
         _validate.unit_interval("sampling_rate", self.sampling_rate)
@@ -61,7 +61,11 @@ class Release:
         return 2.0 if self.adjacency == REPLACE_ONE else 1.0
 
 
-def _check_dimension(dimension: float | None, mechanism: Mechanism) -> None:
+def _check_dimension(dimension: float | None, mechanism: Noise) -> None:
+    if isinstance(mechanism, SphericalGamma):
+        if dimension is not None and dimension != mechanism.dimension:
+            raise ValueError(f"expected dimension={mechanism.dimension}, that of the noise, got dimension={dimension}")
+        return
     if dimension is None:
         if not mechanism.isotropic:
             raise ValueError(

@@ -39,6 +39,8 @@ def renyi_curve(event: Event) -> RenyiCurve:
     """The curve of one step of `event`. Raises ValueError where nothing is proven for the noise or the dimension."""
     mechanism, shift, rate = event.mechanism, event.shift, event.sampling_rate
     dimension = 1 if event.dimension is None else event.dimension
+    if event.is_spherical:
+        raise ValueError("no Rényi curve is proven for spherical noise; its privacy loss distribution is")
     if event.is_scalar and not mechanism.isotropic and (rate < 1 or not mechanism.closed_renyi):
         require_log_convex_sides(mechanism, "Rényi curve")
         at = functools.partial(_scalar_by_cells, mechanism, shift, rate)

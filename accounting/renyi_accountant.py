@@ -72,4 +72,5 @@ def _best_lower(events: Sequence[Event], question: Question) -> float:
         return lower_bound(best, question)
     if isinstance(question, EpsilonQuestion):
         return exact.epsilon(best, math.exp(question.log_delta), question.relative_width).lower
+    assert isinstance(question, DeltaQuestion)
     return exact.log_delta(best, question.epsilon, question.relative_width)[0]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..accounting import EpsilonInterval, Ledger, Release, epsilon
-from ..mechanisms import Mechanism, _validate
+from ..mechanisms import Mechanism, _validate, independent
 from .clipping import GhostClipping, Recording
 from .layer_rules import LAYER_RULES, LayerRule
 from .noise import release
@@ -137,7 +137,7 @@ class PrivateTraining:
     @property
     def mechanism(self) -> Mechanism:
         """The noise of each step, in units of C."""
-        return self.release.mechanism
+        return independent(self.release.mechanism)
 
     @property
     def clipping_norm(self) -> float:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..accounting import EpsilonInterval, calibrate, epsilon, rounded_up
-from ..mechanisms import Gaussian, Mechanism, from_spec
+from ..mechanisms import Gaussian, Mechanism, from_spec, independent
 from .checkpoint import Checkpoint
 from .evaluate import accuracy
 from .non_private import NonPrivateTraining
@@ -182,7 +182,7 @@ def _interrupted_noise(recipe: Recipe, mechanism: Mechanism | None, checkpoint: 
     _check_same(binding["recipe"], _through_json(recipe.binding()), "recipe.")
     if mechanism is not None:
         _check_same(binding["mechanism"], _through_json(mechanism.spec()), "mechanism.")
-    return from_spec(binding["mechanism"])
+    return independent(from_spec(binding["mechanism"]))
 
 
 def _through_json(document: dict[str, Any]) -> dict[str, Any]:

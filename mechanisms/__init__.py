@@ -4,8 +4,9 @@ from .base import DensityShape, Mechanism
 from .gamma_laplace import GammaLaplace
 from .gaussian import Gaussian
 from .laplace import Laplace
-from .registry import FAMILIES, family, from_spec, load, parse
+from .registry import FAMILIES, Noise, family, from_spec, independent, load, parse
 from .scale_mixture import ScaleMixture
+from .spherical import SphericalGamma
 
 __all__ = [
     "FAMILIES",
@@ -14,9 +15,12 @@ __all__ = [
     "Gaussian",
     "Laplace",
     "Mechanism",
+    "Noise",
     "ScaleMixture",
+    "SphericalGamma",
     "family",
     "from_spec",
+    "independent",
     "load",
     "parse",
 ]

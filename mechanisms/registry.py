@@ -17,6 +17,7 @@ from .gamma_laplace import GammaLaplace
 from .gaussian import Gaussian
 from .laplace import Laplace
 from .scale_mixture import ScaleMixture
+from .spherical import SphericalGamma
 
 FAMILIES: dict[str, type[Mechanism]] = {
     family.family: family
@@ -27,6 +28,10 @@ FAMILIES: dict[str, type[Mechanism]] = {
         GammaLaplace,
     )
 }
+"""Noise drawn independently per coordinate, by name."""
+
+Noise = Mechanism | SphericalGamma
+_ALL: dict[str, type[Noise]] = {**FAMILIES, SphericalGamma.family: SphericalGamma}
 
 
 def family(name: str) -> type[Mechanism]:
@@ -36,8 +41,8 @@ def family(name: str) -> type[Mechanism]:
     return FAMILIES[name]
 
 
-def from_spec(document: Mapping[str, Any]) -> Mechanism:
-    """The mechanism that `Mechanism.spec` wrote. Unknown fields and bad values raise ValueError naming the field."""
+def from_spec(document: Mapping[str, Any]) -> Noise:
+    """The noise that its `spec` wrote. Unknown fields and bad values raise ValueError naming the field."""
     if not isinstance(document, Mapping):
         raise ValueError(f"expected a noise document to be a JSON object, got {document!r}")
     unknown = set(document) - {"format", "family", "parameters"}
@@ -53,7 +58,14 @@ def from_spec(document: Mapping[str, Any]) -> Mechanism:
     return _build(document["family"], document["parameters"])
 
 
-def parse(text: str) -> Mechanism:
+def independent(noise: Noise) -> Mechanism:
+    """The same noise if it is drawn independently per coordinate; raises ValueError for spherical noise."""
+    if not isinstance(noise, Mechanism):
+        raise ValueError(f"expected noise drawn independently per coordinate, got {noise.family}, which is one vector")
+    return noise
+
+
+def parse(text: str) -> Noise:
     """Read a noise from inline text (`gaussian:noise_multiplier=1.0`) or from the JSON file at that path.
 
     A file holds one noise document, or a search result, whose first (best) noise is taken.
@@ -61,19 +73,17 @@ def parse(text: str) -> Mechanism:
     if not isinstance(text, str):
         raise ValueError(f"expected a noise as text, got {text!r}")
     name, colon, arguments = text.partition(":")
-    if name in FAMILIES and colon:
+    if name in _ALL and colon:
         return _build(name, _read_arguments(text, arguments))
     if Path(text).is_file():
         return load(text)
-    if name in FAMILIES:
-        keys = ",".join(f"{key}=…" for key in _field_names(FAMILIES[name]))
+    if name in _ALL:
+        keys = ",".join(f"{key}=…" for key in _field_names(_ALL[name]))
         raise ValueError(f"expected parameters after the family, got {text!r}; write {name}:{keys}")
-    raise ValueError(
-        f"expected a noise file or FAMILY:KEY=VALUE,… with FAMILY one of {', '.join(FAMILIES)}; got {text!r}"
-    )
+    raise ValueError(f"expected a noise file or FAMILY:KEY=VALUE,… with FAMILY one of {', '.join(_ALL)}; got {text!r}")
 
 
-def load(path: str | Path) -> Mechanism:
+def load(path: str | Path) -> Noise:
     """The noise in a JSON file: a noise document, or a search result with its best noise first."""
     try:
         document = read_json(Path(path).read_text(encoding="utf-8"))
@@ -96,7 +106,7 @@ def _first_result(document: Any) -> Any:
     return results[0]["mechanism"]
 
 
-def _field_names(cls: type[Mechanism]) -> list[str]:
+def _field_names(cls: type[Noise]) -> list[str]:
     return [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
 
 
@@ -115,8 +125,8 @@ def _read_arguments(text: str, arguments: str) -> dict[str, float]:
     return values
 
 
-def _build(name: str, parameters: Mapping[str, Any]) -> Mechanism:
-    cls = family(name)
+def _build(name: str, parameters: Mapping[str, Any]) -> Noise:
+    cls = _ALL[name] if name in _ALL else family(name)
     fields = _field_names(cls)
     values: dict[str, Any] = {}
     for key, value in parameters.items():

@@ -50,6 +50,8 @@ class SphericalGamma:
     """Name in JSON documents."""
     short_keys: ClassVar[Mapping[str, str]] = {"d": "dimension", "a": "shape", "b": "scale", "p": "power"}
     """Short parameter names, mapped to field names."""
+    isotropic: ClassVar[bool] = False
+    """Rotation-invariant, but the guarantee depends on the dimension, which is one of its parameters."""
 
     def __post_init__(self) -> None:
         dimension = _validate.integer("dimension", self.dimension, minimum=1)
@@ -146,17 +148,6 @@ class SphericalGamma:
     def spec(self) -> dict[str, Any]:
         """A JSON-ready document: format version, family, parameters. `from_spec` reads it back to an equal object."""
         return {"format": SPEC_FORMAT, "family": self.family, "parameters": dataclasses.asdict(self)}
-
-    @classmethod
-    def from_spec(cls, document: Mapping[str, Any]) -> Self:
-        """The noise that `spec` wrote. Unknown fields and bad values raise ValueError naming the field."""
-        if document.get("format") != SPEC_FORMAT or document.get("family") != cls.family:
-            raise ValueError(f"expected format={SPEC_FORMAT} and family={cls.family!r}, got {dict(document)!r}")
-        parameters = document.get("parameters")
-        fields = [field.name for field in dataclasses.fields(cls)]
-        if not isinstance(parameters, Mapping) or set(parameters) != set(fields):
-            raise ValueError(f"expected the parameters {', '.join(fields)}, got {parameters!r}")
-        return cls(**parameters)
 
     # ---- sampling ------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from typing import Any, final
 from rich.table import Table
 
 from ..accounting import EpsilonInterval, rounded_down, rounded_up
-from ..mechanisms import Mechanism, from_spec
+from ..mechanisms import Mechanism, from_spec, independent
 from .problem import Problem
 
 RESULT_FORMAT = 1  # version of the JSON document that `save` writes
@@ -61,7 +61,7 @@ class SearchEntry:
         _check_fields("epsilon interval", document["epsilon"], set(EpsilonInterval._fields))
         interval = EpsilonInterval(**{name: _infinite_if_null(value) for name, value in document["epsilon"].items()})
         return cls(
-            mechanism=from_spec(document["mechanism"]),
+            mechanism=independent(from_spec(document["mechanism"])),
             cost=_infinite_if_null(document["cost"]),
             gaussian_cost=_infinite_if_null(document["gaussian_cost"]),
             epsilon=interval,

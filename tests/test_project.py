@@ -25,7 +25,7 @@ def imported_rooms(file: Path) -> set[str]:
         if isinstance(node, ast.ImportFrom):
             absolute = node.level == 0 and (node.module or "").startswith("optnoise")
             parts = (node.module or "").split(".")
-            if node.level == len(file.relative_to(ROOT).parts):  # up to the root: `..` in a room, `...` one folder below
+            if node.level == len(file.relative_to(ROOT).parts):  # up to the root
                 rooms.update([parts[0]] if parts[0] else [alias.name for alias in node.names])
             elif absolute:
                 rooms.update(parts[1:2] or [alias.name for alias in node.names])

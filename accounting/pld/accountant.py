@@ -30,8 +30,12 @@ class PrivacyLoss(Accountant):
 
     def refusal(self, events: Sequence[Event]) -> str | None:
         for event in events:
+            if event.is_spherical:
+                if event.symmetric:
+                    return "sampled replace-one is not bounded for spherical noise"
+                continue
             if not event.is_scalar:
-                return "a privacy loss distribution needs one coordinate, or Gaussian noise"
+                return "a privacy loss distribution needs one coordinate, Gaussian noise or spherical noise"
             if event.mechanism.density_shape not in (DensityShape.LOG_CONCAVE, DensityShape.LOG_CONVEX_SIDES):
                 return f"nothing is known of the shape of the density of {event.mechanism.family}"
         return None

@@ -120,9 +120,9 @@ def compose(kinds: Kinds, *, tilt: float, log_outside: float, most_points: int) 
     needed = math.ceil((high - offset) / step) - start + 2
     if needed > most_points:
         raise TooManyPoints(needed)
-    points = scipy.fft.next_fast_len(max(needed, 16), real=True)
+    points = int(scipy.fft.next_fast_len(max(needed, 16), real=True))  # type: ignore[arg-type]
     spectrum, spread = _spectrum(kinds, tilted, points)
-    mass = scipy.fft.irfft(spectrum, points)
+    mass = np.asarray(scipy.fft.irfft(spectrum, points))
     doubled = 2 * float(np.sum(np.abs(spectrum))) / points
     error = spread + _gamma(points) * doubled
     first_loss = offset + step * start
@@ -252,7 +252,7 @@ def _spectrum(kinds: Kinds, tilted: Sequence[_Tilted], points: int) -> tuple[NDA
 def _transform(weights: Array, first: int, points: int, steps: int) -> tuple[NDArray[np.complex128], Array]:
     """(X(z) − 1, bound on its error) at the `points`-th roots of unity z, for weights at indices from `first` on."""
     gamma = _gamma(points)
-    direct = scipy.fft.rfft(_folded(weights, first, points)) - 1
+    direct = _fft(_folded(weights, first, points)) - 1
     error = np.full(direct.shape, gamma + 4 * _U)
     if steps < _BY_PARTS_FROM:
         return direct, error
@@ -263,11 +263,15 @@ def _transform(weights: Array, first: int, points: int, steps: int) -> tuple[NDA
     size = float(np.sum(np.abs(twice)))
     angle = 2 * math.pi * np.arange(len(direct)) / points
     step = -2j * np.sin(angle / 2) * np.exp(-0.5j * angle)  # z − 1 without cancellation
-    by_parts = step * (mean + step * scipy.fft.rfft(_folded(twice, first, points)))
+    by_parts = step * (mean + step * _fft(_folded(twice, first, points)))
     length = np.abs(step)
     by_parts_error = length * (length * size * (gamma + 2 * rounding) + 40 * _U * spread) + 8 * _U * np.abs(by_parts)
     better = by_parts_error < error
     return np.where(better, by_parts, direct), np.where(better, by_parts_error, error)
+
+
+def _fft(values: Array) -> NDArray[np.complex128]:
+    return np.asarray(scipy.fft.rfft(values))
 
 
 def _tail_sums(values: Array, first: int) -> Array:

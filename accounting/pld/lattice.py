@@ -76,6 +76,7 @@ def lower(pieces: LossPieces, step: float, offset: float) -> LatticeLoss:
     """A law that the pieces' law dominates (module docstring)."""
     mean = pieces.mean_low - _ROUNDINGS * np.abs(pieces.mean_low) - 1e-12 * step
     order = np.argsort(-mean)
+    order = order[pieces.log_mass_low[order] > -np.inf]
     mean, mass_in = mean[order], np.exp(pieces.log_mass_low[order])
     first, mass = _points((mean[-1] - offset) / step, (mean[0] - offset) / step)
     terms = _merge(mass_in, mean, step, offset, first, mass)

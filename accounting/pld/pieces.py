@@ -40,3 +40,23 @@ class LossPieces:
     high: Array
     mean_low: Array
     mean_high: Array
+
+
+def without_tails(pieces: LossPieces, log_mass: float) -> LossPieces:
+    """The same, with the lightest pieces, of at most exp(`log_mass`) together, counted as infinite loss or not at all.
+
+    Raising a loss is allowed above, leaving an outcome out is below; and a wide bound of a loss that hardly ever occurs
+    would rule a tilted law.
+    """
+    order = np.argsort(pieces.log_mass_high)
+    light = np.zeros(len(order), dtype=bool)
+    light[order] = np.logaddexp.accumulate(pieces.log_mass_high[order]) < log_mass
+    infinite = np.full(len(order), np.inf)
+    return LossPieces(
+        log_mass_low=np.where(light, -np.inf, pieces.log_mass_low),
+        log_mass_high=pieces.log_mass_high,
+        low=np.where(light, -infinite, pieces.low),
+        high=np.where(light, infinite, pieces.high),
+        mean_low=np.where(light, 0.0, pieces.mean_low),
+        mean_high=np.where(light, 0.0, pieces.mean_high),
+    )

@@ -6,17 +6,20 @@ lattice of step h changes Λ(s) = Σ T·log E_A[e^{sL}] by about ΣT·s(s+1)·h�
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from ...mechanisms import SphericalGamma
 from .._roots import bracketed_root
 from ..cells import largest_loss
 from ..event import Event
+from ..spherical import default_step, spherical_pieces
 from . import lattice
 from .composition import Composed, TooManyPoints, Unresolved, compose
-from .pieces import LossPieces
+from .pieces import LossPieces, without_tails
 from .questions import DeltaQuestion, EpsilonQuestion, Question
 from .rare_losses import Jumps, RareLosses, placed, split
 from .saddle import Cumulant, Saddle
@@ -29,6 +32,7 @@ _MOST_PIECES = 2.0**20  # lattice points of a single step
 _ROUNDS = 6
 _WIDENINGS = 12
 _OUT_OF_RANGE = (Unresolved, OverflowError, ValueError)  # ValueError: math's complaint about NaN and logs of 0
+_FINEST = 2  # halvings of the cells of spherical noise, whose number grows fourfold with each
 _UPPER = 1 / 3  # the upper end is the guarantee: its lattice is finer, its error a tenth of the lower end's
 _FEW_STEPS = 100  # with fewer, a composition is no sum of many small losses and the plain way works
 _BLOWN_UP = 4.0  # tilted deviation over the untilted one from which rare losses are suspected
@@ -107,8 +111,12 @@ def _refine(way: _Way, question: Question, best: tuple[float, float], enough: fl
         except _OUT_OF_RANGE:
             break
         width = question.width(*best, way.slope)
-        if width <= 1 or width > 0.7 * widest or used > 1.01 * step:
+        if width <= 1 or used > 1.01 * step:
             break
+        if width > 0.7 * widest:
+            if not way.cut_finer():
+                break
+            continue
         widest = width
         step = used * min(max(0.85 / math.sqrt(width), 0.1), 0.7)
     return best
@@ -149,6 +157,10 @@ class _Way:
         smallest = self.question.log_delta if isinstance(self.question, EpsilonQuestion) else log_delta - 5
         return math.log(self.steps) - smallest + 7 - math.log(self.question.relative_width)
 
+    def cut_finer(self) -> bool:
+        """Whether there is anything but the lattice to refine; if so, it has been."""
+        return False
+
     def first_step(self) -> float:
         """The lattice step at which the lower end is off by about half of the width asked for."""
         raise NotImplementedError
@@ -177,6 +189,11 @@ class _Plain(_Way):
         self.is_blown_up = self.saddle.deviation > _BLOWN_UP * cumulant.at(0.0).deviation
         self.guess = question.epsilon if isinstance(question, DeltaQuestion) else max(self.saddle.epsilon, 0.0)
         self.slope = self.saddle.tilt
+        self.fineness = 0
+
+    def cut_finer(self) -> bool:
+        self.fineness += 1
+        return self.fineness <= _FINEST and any(event.is_spherical for event in self.events)
 
     def first_step(self) -> float:
         width = self.question.relative_width * max(self.guess, 1e-3 * self.saddle.deviation)
@@ -200,7 +217,7 @@ class _Plain(_Way):
             largest_loss(event.mechanism, event.shift)
         ):  # its top may be an atom: a lattice point just below
             offset = top - step * round(top / step) - (1e-14 * max(abs(top), abs(bottom)) + 5e-12 * step)
-        pieces = _pieces(event, self.directions[index], Cuts(self.depth, step, offset))
+        pieces = _pieces(event, self.directions[index], Cuts(self.depth, step, offset, fineness=self.fineness))
         return (lattice.upper if upper else lattice.lower)(pieces, step, offset)
 
     def _on_ends(self, step: float) -> float:
@@ -229,7 +246,7 @@ class _Rare(_Way):
                 [e.steps * np.exp(j.log_mass_high) for e, j in zip(events, jumps, strict=True)]
             )
             self.jump_loss = np.concatenate([j.mean_low for j in jumps])
-            if isinstance(question, EpsilonQuestion):
+            if not isinstance(question, DeltaQuestion):
                 break
             log_delta = self._log_delta(question.epsilon)
         self.log_delta = log_delta
@@ -310,10 +327,20 @@ class _Rare(_Way):
 
 
 def _pieces(event: Event, direction: str, cuts: Cuts) -> LossPieces:
+    if event.is_spherical:
+        pair = _spherical(event.mechanism, event.shift, cuts.fineness)
+        pieces = sampled_pair(pair, event.sampling_rate, direction)
+        return without_tails(pieces, -cuts.depth)
     if event.copies == 1:
         return scalar_pieces(event, direction, cuts)
     pair = product_pieces(event.mechanism, event.shift, event.copies)
     return sampled_pair(pair, event.sampling_rate, direction)
+
+
+@functools.lru_cache(maxsize=16)
+def _spherical(noise: SphericalGamma, shift: float, fineness: int) -> LossPieces:
+    """Pieces of the unsampled pair; they cost seconds in some dimensions, so one cut serves every lattice."""
+    return spherical_pieces(noise, shift, step=default_step(noise, shift) / 2**fineness)
 
 
 def _ends(pieces: LossPieces) -> tuple[float, float]:

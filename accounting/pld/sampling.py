@@ -62,12 +62,27 @@ def directions(event: Event) -> tuple[str, ...]:
 
 
 def sampled_pair(pair: LossPieces, rate: float, direction: str) -> LossPieces:
-    """Pieces of the sampled pair from those of the whole unsampled one, A = P against B = Q; *remove* or *add*."""
-    mean, error = 0.5 * (pair.mean_low + pair.mean_high), 0.5 * (pair.mean_high - pair.mean_low)
-    log_p, error_p = 0.5 * (pair.log_mass_low + pair.log_mass_high), 0.5 * (pair.log_mass_high - pair.log_mass_low)
-    rounding = _EPS * (2 + np.abs(mean) + np.abs(log_p))
-    side = _one_side(log_p - mean, error_p + error + rounding, pair.low, pair.high, mean, error + rounding, rate)
-    return _swapped(side) if direction == ADD else side[0]
+    """Pieces of the sampled pair from those of the whole unsampled one, A = P against B = Q; *remove* or *add*.
+
+    With m = log P(piece)/Q(piece): Q(piece) = P(piece)·e^{−m} and M(piece) = P(piece)·(q + (1−q)·e^{−m}), both of which
+    fall with m, so that the ends of its bracket bound them.
+    """
+    low, high, mean_low, mean_high = (
+        sampled(loss, rate) for loss in (pair.low, pair.high, pair.mean_low, pair.mean_high)
+    )
+    least, most = pair.log_mass_low - pair.mean_high, pair.log_mass_high - pair.mean_low  # of log Q(piece)
+    with np.errstate(invalid="ignore"):
+        margin = 8 * _EPS * (np.abs(pair.mean_low) + np.abs(pair.mean_high) + np.abs(pair.log_mass_high) + 1)
+        low, high = low - _around(low), high + _around(high)
+        mean_low, mean_high = mean_low - _around(mean_low), mean_high + _around(mean_high)
+    if direction == ADD:
+        return LossPieces(least - margin, most + margin, -high, -low, -mean_high, -mean_low)
+    return LossPieces(least + mean_high - margin, most + mean_low + margin, low, high, mean_low, mean_high)
+
+
+def _around(loss: Array) -> Array:
+    """Rounding of a sampled loss; 0 where it is infinite."""
+    return np.where(np.isfinite(loss), 4 * _EPS * np.abs(loss), 0.0)
 
 
 def sampled_line(half: Half, rate: float, direction: str) -> LossPieces:

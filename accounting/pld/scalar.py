@@ -32,7 +32,8 @@ _KNOTS, _MIDDLE_KNOTS = 300, 60
 class Cuts:
     """Where to cut: the sampled loss at offset + k·step/2 up to `calm`, and every wide_step/2 from there on.
 
-    `depth` is −log of the probability of the outermost piece, where the loss is unbounded.
+    `depth` is −log of the probability of the outermost piece, where the loss is unbounded; `fineness` counts the
+    halvings of cells that do not follow the lattice (spherical noise).
     """
 
     depth: float
@@ -40,6 +41,7 @@ class Cuts:
     offset: float = 0.0
     calm: float = np.inf
     wide_step: float = np.inf
+    fineness: int = 0
 
 
 def scalar_pieces(event: Event, direction: str, cuts: Cuts) -> LossPieces:

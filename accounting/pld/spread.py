@@ -76,5 +76,6 @@ def product_pieces(mechanism: Mechanism, shift: float, copies: int) -> LossPiece
     composed = compose([(law, copies)], tilt=0.0, log_outside=-45.0, most_points=16 * _POINTS)
     kept = np.maximum(composed.mass - composed.error - composed.outside, 0.0) * math.exp(-composed.log_error)
     atoms = composed.first_loss + composed.step * np.arange(len(kept)) - composed.loss_rounding
-    log_mass, atoms = np.log(kept[kept > 0]) + composed.log_scale, atoms[kept > 0]
+    log_mass = np.asarray(np.log(kept[kept > 0]) + composed.log_scale, dtype=np.float64)
+    atoms = np.asarray(atoms[kept > 0], dtype=np.float64)
     return LossPieces(log_mass, log_mass, atoms, atoms, atoms, atoms)

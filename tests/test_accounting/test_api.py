@@ -136,7 +136,7 @@ def test_bad_arguments_name_argument_value_and_rule(change, message):
 
 
 def test_other_bad_arguments():
-    with pytest.raises(ValueError, match="mechanism to be a Mechanism"):
+    with pytest.raises(ValueError, match="mechanism to be a noise"):
         epsilon("gaussian", delta=1e-5)
     with pytest.raises(ValueError, match="epsilon >= 0"):
         delta(Gaussian(1.0), epsilon=-1)
