@@ -20,8 +20,9 @@ lint: $(STAMP)  ## format, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(STAMP)  ## the published search grid against a plain loop
+bench: $(STAMP)  ## the published search grid against a plain loop; accounting against its peers
 	$(BIN)/python benchmarks/search_grid.py
+	$(BIN)/python benchmarks/accounting.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info demo-output

@@ -74,7 +74,9 @@ class Ledger:
         """One `Release` for each kind recorded, with its number of steps; reading changes nothing."""
         return [dataclasses.replace(release, steps=steps) for (release, _, _), steps in self._entries.items()]
 
-    def epsilon(self, *, delta: float, further_steps: int = 0, accountant: str = "best") -> EpsilonInterval:
+    def epsilon(
+        self, *, delta: float, further_steps: int = 0, accountant: str = "best", relative_width: float = 1e-3
+    ) -> EpsilonInterval:
         """ε of everything recorded and of `further_steps` >= 0 more of the latest kind; reading changes nothing."""
         _validate.integer("further_steps", further_steps, minimum=0)
         releases = self.releases
@@ -82,7 +84,7 @@ class Ledger:
             if self._last is None:
                 raise ValueError(f"expected further_steps=0 for an empty ledger, got further_steps={further_steps}")
             releases.append(dataclasses.replace(self._last[0], steps=further_steps))
-        return compose_epsilon(releases, delta=delta, accountant=accountant)
+        return compose_epsilon(releases, delta=delta, accountant=accountant, relative_width=relative_width)
 
     def _open(self, path: Path) -> None:
         content = path.read_bytes() if path.exists() else b""

@@ -13,6 +13,7 @@ random choice between two labels is post-processing), its rest starts the next g
 of the pair, so they lie below it, and they are on the lattice without any rounding of the loss. The last group, that of
 the smallest losses, may end before its mean has come down to a lattice point: it is merged with as much of the groups
 above as lifts its mean to the lattice point above it (or, if they do not suffice, moved down to the one below).
+If that is much mass, the lattice is shifted so that it has a point there, and all is done again: any offset will do.
 
 Rounding: bounds of masses and means come with the pieces; the kernels add 16 roundings of |L| plus 1e-12·step to the
 mean, on the safe side, for their own differences L − lattice point; sums have relative error (terms)·2^-53, charged by
@@ -34,6 +35,8 @@ Array = NDArray[np.float64]
 
 _ROUNDINGS = 16 * 2.0**-53
 _MOST = 2**25  # lattice points of one step
+_SHIFTS = 4  # offsets tried
+_LITTLE = 0.02  # mass·steps moved at the lower end that do not matter
 _ON_LATTICE = 1e-6  # of a step: an atom this close above a lattice point is moved down to it
 
 
@@ -78,9 +81,18 @@ def lower(pieces: LossPieces, step: float, offset: float) -> LatticeLoss:
     order = np.argsort(-mean)
     order = order[pieces.log_mass_low[order] > -np.inf]
     mean, mass_in = mean[order], np.exp(pieces.log_mass_low[order])
-    first, mass = _points((mean[-1] - offset) / step, (mean[0] - offset) / step)
-    terms = _merge(mass_in, mean, step, offset, first, mass)
-    return _trimmed(mass, first, step, offset, 0.0, terms)
+    best, least = None, math.inf
+    for _ in range(_SHIFTS):
+        first, mass = _points((mean[-1] - offset) / step, (mean[0] - offset) / step)
+        terms, left_over, above = _merge(mass_in, mean, step, offset, first, mass)
+        moved = left_over * min(above, step - above)
+        if moved < least:
+            best, least = _trimmed(mass, first, step, offset, 0.0, terms), moved
+        if moved < _LITTLE * step:
+            break
+        offset += above
+    assert best is not None, "the first try moves less than infinitely much"
+    return best
 
 
 def _points(low: float, high: float) -> tuple[int, Array]:
@@ -141,8 +153,13 @@ def _split(amount, loss, step, offset, first, mass, terms):  # pyright: ignore
 
 @njit()
 def _merge(mass_in, mean, step, offset, first, mass):  # pyright: ignore
-    """Gather atoms, sorted by falling loss, into groups with mean on the lattice; add each to `mass`."""
+    """Gather atoms, sorted by falling loss, into groups with mean on the lattice; add each to `mass`.
+
+    Returns a bound on the terms per lattice point, and the mass and the distance above the lattice of the last,
+    incomplete group.
+    """
     i, rest, n, terms = 0, mass_in[0], len(mass_in), 0
+    left_over, above = 0.0, 0.0
     while i < n:
         start = i
         position = (mean[i] - offset) / step
@@ -170,8 +187,10 @@ def _merge(mass_in, mean, step, offset, first, mass):  # pyright: ignore
         if excess <= 0:
             mass[index - first] += gathered
         else:
-            _settle(gathered, target - math.log(1 - excess / gathered), step, offset, first, mass)
-    return 4 * terms + 8
+            centre = target - math.log(1 - excess / gathered)
+            left_over, above = gathered, (centre - offset) - step * math.floor((centre - offset) / step)
+            _settle(gathered, centre, step, offset, first, mass)
+    return 4 * terms + 8, left_over, above
 
 
 @njit()
