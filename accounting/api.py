@@ -113,9 +113,15 @@ def compose_delta(
         return DeltaInterval(0.0, 0.0, 0.0)
 
     def ask(chosen: Accountant) -> DeltaInterval:
-        return DeltaInterval(*(math.exp(min(v, 0.0)) for v in chosen.log_delta(events, epsilon, relative_width)))
+        return _delta_interval(*chosen.log_delta(events, epsilon, relative_width))
 
     return _ask(events, ask, accountant, verify)
+
+
+def _delta_interval(lower: float, estimate: float, upper: float) -> DeltaInterval:
+    """From logarithms, rounded outwards; an upper end above 0 stays above 0 even where floats end."""
+    most = 0.0 if upper == -math.inf else min(math.nextafter(math.exp(min(upper, 0.0)), 1.0), 1.0)
+    return DeltaInterval(math.nextafter(math.exp(min(lower, 0.0)), 0.0), math.exp(min(estimate, 0.0)), most)
 
 
 def choose(events: Sequence[Event], accountant: str) -> Accountant:

@@ -54,7 +54,8 @@ class Mechanism(abc.ABC):
     closed_renyi: ClassVar[bool] = False
     """True if `renyi_divergence` is a closed formula rather than quadrature."""
     drop_rounding: ClassVar[float | None] = None
-    """Relative rounding error of `log_tail_drop` and `log_density_drop`; None if they are differences of logarithms."""
+    """Relative rounding error of `log_tail_drop` (or of log(1 − e^−drop), where the drop is large) and of
+    `log_density_drop`; None if they are differences of logarithms."""
 
     # ---- what a family must supply -------------------------------------------------------------------------
 

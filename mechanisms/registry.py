@@ -61,7 +61,7 @@ def from_spec(document: Mapping[str, Any]) -> Noise:
 def independent(noise: Noise) -> Mechanism:
     """The same noise if it is drawn independently per coordinate; raises ValueError for spherical noise."""
     if not isinstance(noise, Mechanism):
-        raise ValueError(f"expected mechanism to be a noise drawn independently per coordinate, got mechanism={noise!r}")
+        raise ValueError(f"expected mechanism to be noise drawn independently per coordinate, got mechanism={noise!r}")
     return noise
 
 

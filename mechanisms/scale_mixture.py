@@ -214,26 +214,26 @@ def _split(z: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.float64], NDArra
 def _log_uniform_mgf(z: NDArray[np.float64]) -> NDArray[np.float64]:
     """log((1 − e^−z)/z) for z >= 0: the uniform law on [0, 1] at −z."""
     is_small, t, safe = _split(z)
-    series = -t / 2 + t**2 / 24 - t**4 / 2880 + t**6 / 181440
+    series = -t / 2 + t**2 / 24 - t**4 / 2880 + t**6 / 181440 - t**8 / 9676800
     return np.where(is_small, series, np.log(-np.expm1(-safe)) - np.log(safe))
 
 
 def _uniform_mean(z: NDArray[np.float64]) -> NDArray[np.float64]:
     """Mean of the uniform law on [0, 1] tilted by e^−zv: 1/z − 1/(e^z − 1)."""
     is_small, t, safe = _split(z)
-    series = 0.5 - t / 12 + t**3 / 720 - t**5 / 30240
+    series = 0.5 - t / 12 + t**3 / 720 - t**5 / 30240 + t**7 / 1209600
     return np.where(is_small, series, 1 / safe + np.exp(-safe) / np.expm1(-safe))
 
 
 def _uniform_mean_fall(z: ArrayLike) -> NDArray[np.float64]:
     """1/2 less that mean, without cancellation for small z."""
     is_small, t, safe = _split(z)
-    series = t / 12 - t**3 / 720 + t**5 / 30240
+    series = t / 12 - t**3 / 720 + t**5 / 30240 - t**7 / 1209600
     return np.where(is_small, series, 0.5 - 1 / safe - np.exp(-safe) / np.expm1(-safe))
 
 
 def _uniform_variance(z: NDArray[np.float64]) -> NDArray[np.float64]:
     """Variance of the same tilted law: 1/z² − e^z/(e^z − 1)²."""
     is_small, t, safe = _split(z)
-    series = 1 / 12 - t**2 / 240 + t**4 / 6048 - t**6 / 172800
+    series = 1 / 12 - t**2 / 240 + t**4 / 6048 - t**6 / 172800 + t**8 / 5322240
     return np.where(is_small, series, safe**-2 - np.exp(-safe) / np.expm1(-safe) ** 2)

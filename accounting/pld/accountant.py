@@ -15,7 +15,7 @@ from ...mechanisms import DensityShape
 from ..accountant import Accountant, LogDelta
 from ..cells import largest_loss
 from ..event import Event
-from ..interval import EpsilonInterval
+from ..interval import AccountantsDisagree, EpsilonInterval
 from ..poisson import sampled_loss
 from .questions import DeltaQuestion, EpsilonQuestion, Question
 from .refinement import refined, refined_upper, rough_answer
@@ -43,6 +43,8 @@ class PrivacyLoss(Accountant):
     def epsilon(self, events: Sequence[Event], delta: float, relative_width: float) -> EpsilonInterval:
         lower, upper = _bounds(events, EpsilonQuestion(math.log(delta), relative_width))
         upper = min(upper, _largest_epsilon(events))
+        if lower > upper * (1 + 1e-9):
+            raise AccountantsDisagree(f"the lower end {lower} lies above the upper end {upper}")
         lower = min(lower, upper)
         return EpsilonInterval(lower, 0.5 * (lower + upper) if math.isfinite(upper) else lower, upper)
 
@@ -78,6 +80,8 @@ def _upper(events: Sequence[Event], question: Question) -> float:
 
 def lower_bound(events: Sequence[Event], question: Question) -> float:
     """A bound from below alone, of compositions that may have `copies`."""
+    if any(event.copies > 1 for event in events):
+        return refined(events, REMOVE, question)[0]
     return _pairs(events, question)[0]
 
 

@@ -21,13 +21,12 @@ so double precision relative to the *tilted* law is relative precision of δ, ho
    and the error is |z−1|²·γ·‖U‖₁ and some roundings of X − 1: at the frequencies that survive T steps, |z−1|² is of
    order 1/(T·variance), so T times this does not grow with T. For each frequency the better of the two is used.
 3. *Power.* X^T = exp(T·log(1 + (X−1))): if X̂ is within e of X, X̂^T is within T·(e + rounding)·(|X̂| + e)^{T−1} of
-X^T.
-   Frequencies with |X̂|^T < e^-80 are set to 0.
+   X^T. Frequencies with |X̂|^T < e^-80 are set to 0.
 4. *Inverse FFT*, as 2. The sum of 2 to 4, divided by n, bounds the error of every entry (`error`).
-5. *Tilting* rounds each ã_j by at most 2^-53·(8 + 4|s(L_j − L̄)|), relative. The constant part is a factor on the whole
-   composition, like the lattice masses' `mass_rounding` (each step once) and the rounding of K, of s·x and of the
-   factor in front: all in `log_error`. The other part, averaged over j and summed over the steps, bounds misplaced mass
-   and is added to `outside`.
+5. *Tilting* rounds each ã_j by at most 2^-53·(24 + 4|s(L_j − L̄)| + 2|s·L̄|), relative. The constant part is a
+   factor on the whole composition, like the lattice masses' `mass_rounding` (each step once) and the rounding of K, of
+   s·x and of the factor in front: all in `log_error`. The other part, averaged over j and summed over the steps, bounds
+   misplaced mass and is added to `outside`.
 """
 
 from __future__ import annotations
@@ -127,10 +126,13 @@ def compose(kinds: Kinds, *, tilt: float, log_outside: float, most_points: int) 
     error = spread + _gamma(points) * doubled
     first_loss = offset + step * start
     total = math.fsum(steps * (t.log_constant + tilt * t.centre) for (_, steps), t in zip(kinds, tilted, strict=True))
-    charged = math.fsum(steps * (abs(t.log_constant) + 4) for (_, steps), t in zip(kinds, tilted, strict=True))
+    charged = math.fsum(steps * (abs(t.log_constant) + 12) for (_, steps), t in zip(kinds, tilted, strict=True))
     charged += math.fsum(steps * abs(tilt * t.centre) for (_, steps), t in zip(kinds, tilted, strict=True))
     largest = max(abs(first_loss), abs(first_loss + step * points))
     masses = math.fsum(steps * law.mass_rounding for law, steps in kinds)
+    numbers = (error, total, charged, masses, *(t.rounding for t in tilted))
+    if not (all(math.isfinite(number) for number in numbers) and np.isfinite(mass).all()):
+        raise Unresolved("numbers out of range")
     return Composed(
         mass=np.roll(mass, -(start % points)),
         first_loss=first_loss,
@@ -140,7 +142,7 @@ def compose(kinds: Kinds, *, tilt: float, log_outside: float, most_points: int) 
         log_error=4 * _U * (charged + tilt * largest) + masses,
         error=error,
         outside=2 * math.exp(log_left_out) + math.fsum(n * t.rounding for (_, n), t in zip(kinds, tilted, strict=True)),
-        infinity=math.fsum(steps * law.infinity for law, steps in kinds),
+        infinity=math.fsum(steps * law.infinity for law, steps in kinds) * (1 + 1e-9),
         loss_rounding=8 * _U * (largest + math.fsum(steps * abs(law.offset) for law, steps in kinds)),
         mean=mean,
     )
@@ -239,19 +241,21 @@ def _spectrum(kinds: Kinds, tilted: Sequence[_Tilted], points: int) -> tuple[NDA
     for less_one, error, steps in parts:
         part, e = less_one[kept], error[kept]
         exponent += steps * _log1p(part)
-        relative += steps * (e + 6 * _U * np.abs(part)) / (np.abs(1 + part) + e)
+        relative += steps * (e + 6 * _U * np.abs(part) + 4 * _U * (np.abs(1 + part) < 0.5)) / (np.abs(1 + part) + e)
     phase = -2j * math.pi * ((kept * (turns % points)) % points) / points  # below 2^53: exact
     relative += 8 * _U * (np.abs(exponent) + 2 * math.pi)
     spectrum = np.zeros(half, dtype=np.complex128)
     spectrum[kept] = np.exp(exponent + phase)
     lost = np.full(half, math.exp(_NEGLIGIBLE))
-    lost[kept] = relative * np.exp(np.minimum(log_size[kept], 1.0))
+    if log_size.max() > 1:
+        raise Unresolved("rounding outweighs the transform")
+    lost[kept] = relative * np.exp(log_size[kept])
     return spectrum, 2 * float(np.sum(lost)) / points
 
 
 def _transform(weights: Array, first: int, points: int, steps: int) -> tuple[NDArray[np.complex128], Array]:
     """(X(z) − 1, bound on its error) at the `points`-th roots of unity z, for weights at indices from `first` on."""
-    gamma = _gamma(points)
+    gamma = _gamma(points) + (len(weights) // points + 2) * _U  # folding adds that many rows
     direct = _fft(_folded(weights, first, points)) - 1
     error = np.full(direct.shape, gamma + 4 * _U)
     if steps < _BY_PARTS_FROM:
@@ -281,8 +285,8 @@ def _tail_sums(values: Array, first: int) -> Array:
     result[:zero] = -_running_sums(values[:zero])
     beyond = _running_sums(values[zero:][::-1])[::-1]
     result[zero:] = np.append(beyond[1:], 0.0)
-    if first > 0:  # nothing lies between 0 and the first index, where the tail sum is the total
-        raise ValueError(f"expected the centre among the indices, got first={first}")
+    if first > 0 or first + len(values) < 0:  # between 0 and the indices the tail sum would be the total
+        raise Unresolved("the mean of a loss rounds to a point outside its lattice")
     return result
 
 
@@ -297,10 +301,12 @@ def _running_sums(values: Array) -> Array:
 
 
 def _log1p(z: NDArray[np.complex128]) -> NDArray[np.complex128]:
-    """log(1 + z), with an error of a few roundings of |z| for small z."""
+    """log(1 + z): its error is a few roundings of |z|, and for |1+z| < 1/2 a few of 1/|1+z|."""
     a, b = z.real, z.imag
     with np.errstate(divide="ignore"):
-        return 0.5 * np.log1p(np.maximum(a * (2 + a) + b * b, -1.0)) + 1j * np.arctan2(b, 1 + a)
+        near_one = 0.5 * np.log1p(np.maximum(a * (2 + a) + b * b, -0.9))
+        far = np.maximum(np.log(np.hypot(1 + a, b)), -1e5)  # a zero: its power is 0 all the same
+    return np.where(np.hypot(1 + a, b) < 0.5, far, near_one) + 1j * np.arctan2(b, 1 + a)
 
 
 def _folded(weights: Array, first: int, points: int) -> Array:

@@ -35,6 +35,8 @@ Array = NDArray[np.float64]
 
 _ROUNDINGS = 16 * 2.0**-53
 _MOST = 2**25  # lattice points of one step
+_LEAST = -700.0  # log of the least mass: smaller ones are raised to it above, left out below
+_WIDEST = 20.0  # step beyond which e^step would cost the last group its digits
 _SHIFTS = 4  # offsets tried
 _LITTLE = 0.02  # mass·steps moved at the lower end that do not matter
 _ON_LATTICE = 1e-6  # of a step: an atom this close above a lattice point is moved down to it
@@ -49,7 +51,7 @@ class LatticeLoss:
         first: lattice index of mass[0].
         step, offset: the lattice, no unit.
         infinity: mass at L = ∞.
-        mass_rounding: bound on the relative rounding error of every mass.
+        mass_rounding: bound on the relative rounding error of sums of rising functions of the loss over the masses.
     """
 
     mass: Array
@@ -67,19 +69,24 @@ class LatticeLoss:
 
 def upper(pieces: LossPieces, step: float, offset: float) -> LatticeLoss:
     """A law that dominates the pieces' (module docstring)."""
-    mean = np.minimum(pieces.mean_high + _ROUNDINGS * np.abs(pieces.mean_high) + 1e-12 * step, pieces.high)
+    ends = sum(np.where(np.isfinite(end), np.abs(end), 0.0) for end in (pieces.low, pieces.high))
+    pad = _ROUNDINGS * (np.abs(pieces.mean_high) + ends) + 1e-12 * step
+    mean = np.minimum(pieces.mean_high + pad, pieces.high)
     low, high = (pieces.low - offset) / step, (pieces.high - offset) / step
-    ends = np.concatenate([low[np.isfinite(low)], high[np.isfinite(high)], (mean - offset) / step])
-    first, mass = _points(float(np.min(ends)), float(np.max(ends)))
-    infinity, terms = _spread(np.exp(pieces.log_mass_high), pieces.low, pieces.high, mean, step, offset, first, mass)
+    used = np.concatenate([low[np.isfinite(low)], high[np.isfinite(high)], (mean - offset) / step])
+    first, mass = _points(float(np.min(used)), float(np.max(used)))
+    infinity, terms = _spread(
+        np.exp(np.maximum(pieces.log_mass_high, _LEAST)), pieces.low, pieces.high, mean, step, offset, first, mass
+    )
     return _trimmed(mass, first, step, offset, infinity, terms)
 
 
 def lower(pieces: LossPieces, step: float, offset: float) -> LatticeLoss:
     """A law that the pieces' law dominates (module docstring)."""
-    mean = pieces.mean_low - _ROUNDINGS * np.abs(pieces.mean_low) - 1e-12 * step
+    terms = len(pieces.mean_low) + (np.max(pieces.mean_low) - np.min(pieces.mean_low)) / step
+    mean = pieces.mean_low - _ROUNDINGS * np.abs(pieces.mean_low) - (1e-12 + terms * 2.0**-52) * step
     order = np.argsort(-mean)
-    order = order[pieces.log_mass_low[order] > -np.inf]
+    order = order[pieces.log_mass_low[order] > _LEAST]
     mean, mass_in = mean[order], np.exp(pieces.log_mass_low[order])
     best, least = None, math.inf
     for _ in range(_SHIFTS):
@@ -184,10 +191,10 @@ def _merge(mass_in, mean, step, offset, first, mass):  # pyright: ignore
                 gathered, rest, excess = gathered + part, rest - part, 0.0
                 break
         terms = max(terms, i - start + 1)
-        if excess <= 0:
+        if excess <= 0 or step > _WIDEST:
             mass[index - first] += gathered
         else:
-            centre = target - math.log(1 - excess / gathered)
+            centre = target - math.log1p(-excess / gathered) - (i - start + 4) * 2.0**-51 * math.exp(2 * step)
             left_over, above = gathered, (centre - offset) - step * math.floor((centre - offset) / step)
             _settle(gathered, centre, step, offset, first, mass)
     return 4 * terms + 8, left_over, above

@@ -99,6 +99,8 @@ class RareLosses:
             sum_ = _jump_sum(jump.mass, jump.loss, at, above, value, first, jump.bulk.step)
             total += max(sum_ + constant * float(np.sum(jump.mass)), 0.0) * factor
         total *= 1 + (1e-11 if self.upper else -1e-11)  # rounding of sums of at most 10^5 positive terms
+        if math.isnan(total):
+            return 0.0 if self.upper else -math.inf
         return min(math.log(total), 0.0) if total > 0 else -math.inf
 
     def epsilon(self, log_delta: float, guess: float) -> float:
@@ -154,5 +156,5 @@ def _jump_sum(mass, loss, epsilon, above, value, first, step):  # pyright: ignor
         while k < n and first + step * k < y:
             k += 1
         if k < n:
-            total += mass[i] * (above[k] - math.exp(y - (first + step * k)) * (above[k] - value[k]))
+            total += mass[i] * (value[k] - math.expm1(y - (first + step * k)) * (above[k] - value[k]))
     return total

@@ -18,6 +18,7 @@ from .._numba import njit
 from .composition import Composed
 
 _OVERFLOW = 600.0
+_SLACK = 16 * 2.0**-53  # relative rounding of the last step, within one lattice interval
 
 
 def epsilon_bound(composed: Composed, log_delta: float, *, upper: bool) -> float:
@@ -47,6 +48,10 @@ def log_delta_bound(composed: Composed, epsilon: float, *, upper: bool) -> float
         sign * _worst(composed),
     )  # fmt: skip
     log_scale = composed.log_scale - composed.tilt * at
+    if math.isnan(value):
+        return 0.0 if upper else -math.inf
+    if upper:
+        value = max(value, 1e-300)  # it may have underflowed
     result = log_scale + math.log(value) + sign * _log_error(composed) if value > 0 else -math.inf
     if upper and composed.infinity > 0:
         high, low = max(result, math.log(composed.infinity)), min(result, math.log(composed.infinity))
@@ -80,12 +85,17 @@ def _crossing(mass, error, first, step, tilt, about, worst, infinity, target, up
             constant = math.inf if upper else -math.inf
         if here + constant > target or loss <= 0:
             if i == len(mass) - 1:
-                return math.inf if upper and loss > 0 else 0.0
+                return math.inf if upper and here + constant > target else 0.0
             inside = above - value
-            ratio = (above + constant - target) / inside if inside > 0 else 0.0
-            if ratio <= 0:
-                return max(loss, 0.0)
-            return min(max(loss + step + math.log(ratio), loss, 0.0), loss + step)
+            if not (inside > 0 and inside < math.inf):
+                return loss + step if upper else max(loss, 0.0)
+            change = (value + constant - target) / inside  # of e^{ε − x_{i+1}} from 1
+            if change <= -1:
+                return loss + step if upper else max(loss, 0.0)
+            back = math.log1p(change)
+            slack = _SLACK * (step + (value + abs(constant) + target) / inside / (1 + change))
+            found = loss + step + (back + slack if upper else back - slack)
+            return min(max(found, loss, 0.0), loss + step)
         value = here
         if i >= 0:
             density = mass[i] + error

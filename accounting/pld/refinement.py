@@ -42,12 +42,28 @@ def refined(
     events: Sequence[Event], direction: str, question: Question, *, enough: float = -math.inf
 ) -> tuple[float, float]:
     """(lower, upper) of the answer in one direction; stops early once the upper end is at most `enough`."""
+    if _is_nothing(events, direction, question):
+        return 0.0, 0.0
     best = question.nothing(upper=False), question.nothing(upper=True)
     for way in _ways(events, direction, question):
         best = _refine(way, question, best, enough)
         if best[1] <= enough or question.width(*best, way.slope) <= 1.0:
             break
     return best
+
+
+def _is_nothing(events: Sequence[Event], direction: str, question: Question) -> bool:
+    """Whether ε is 0 because δ(0) <= Σ steps·(δ(0) of one) is at most δ: each piece by its mean, or its upper end."""
+    if not isinstance(question, EpsilonQuestion):
+        return False
+    total = 0.0
+    for event in events:
+        pieces = _pieces(event, direction if direction in directions(event) else directions(event)[0], Cuts(700.0))
+        loss = np.where(pieces.low >= 0, pieces.mean_high, pieces.high)
+        with np.errstate(over="ignore"):
+            gain = np.maximum(-np.expm1(-loss), 0.0)
+        total += event.steps * float(np.sum(np.exp(pieces.log_mass_high) * gain)) * (1 + 1e-12)
+    return total <= math.exp(question.log_delta)
 
 
 def _ways(events: Sequence[Event], direction: str, question: Question) -> Iterator[_Way]:
@@ -72,6 +88,8 @@ def _ways(events: Sequence[Event], direction: str, question: Question) -> Iterat
 
 def refined_upper(events: Sequence[Event], direction: str, question: Question, *, enough: float = -math.inf) -> float:
     """The upper end alone, on the lattice that `refined` tries first."""
+    if _is_nothing(events, direction, question):
+        return 0.0
     for way in _ways(events, direction, question):
         step, finest = way.first_step() * (3.0 if enough > -math.inf else _UPPER), _UPPER * way.first_step()
         while True:

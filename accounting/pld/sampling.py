@@ -67,22 +67,28 @@ def sampled_pair(pair: LossPieces, rate: float, direction: str) -> LossPieces:
     With m = log P(piece)/Q(piece): Q(piece) = P(piece)·e^{−m} and M(piece) = P(piece)·(q + (1−q)·e^{−m}), both of which
     fall with m, so that the ends of its bracket bound them.
     """
-    low, high, mean_low, mean_high = (
-        sampled(loss, rate) for loss in (pair.low, pair.high, pair.mean_low, pair.mean_high)
-    )
+    low, high = _bounds(pair.low, pair.high, rate)
+    mean_low, mean_high = _bounds(pair.mean_low, pair.mean_high, rate)
     least, most = pair.log_mass_low - pair.mean_high, pair.log_mass_high - pair.mean_low  # of log Q(piece)
     with np.errstate(invalid="ignore"):
         margin = 8 * _EPS * (np.abs(pair.mean_low) + np.abs(pair.mean_high) + np.abs(pair.log_mass_high) + 1)
-        low, high = low - _around(low), high + _around(high)
-        mean_low, mean_high = mean_low - _around(mean_low), mean_high + _around(mean_high)
     if direction == ADD:
         return LossPieces(least - margin, most + margin, -high, -low, -mean_high, -mean_low)
     return LossPieces(least + mean_high - margin, most + mean_low + margin, low, high, mean_low, mean_high)
 
 
-def _around(loss: Array) -> Array:
-    """Rounding of a sampled loss; 0 where it is infinite."""
-    return np.where(np.isfinite(loss), 4 * _EPS * np.abs(loss), 0.0)
+def _bounds(low: Array, high: Array, rate: float) -> tuple[Array, Array]:
+    """The sampled loss at `low` and `high`, rounded outwards; −inf stays −inf."""
+    below, above = sampled(low, rate), sampled(high, rate)
+    below, above = below - _around(below, low, rate), above + _around(above, high, rate)
+    return np.where(np.isneginf(low), -np.inf, below), above
+
+
+def _around(value: Array, loss: Array, rate: float) -> Array:
+    """Rounding of the sampled loss `value` of `loss`; 0 where it is infinite."""
+    with np.errstate(invalid="ignore"):
+        rounding = 4 * _EPS * (np.abs(value) + _slope(loss, value, rate) * np.abs(loss))
+    return np.where(np.isfinite(value) & np.isfinite(loss), rounding, 0.0)
 
 
 def sampled_line(half: Half, rate: float, direction: str) -> LossPieces:
@@ -106,11 +112,10 @@ Side = tuple[LossPieces, Array, Array]  # the remove pieces, and (log mass, erro
 def _one_side(log_b: Array, error_b: Array, low: Array, high: Array, ratio: Array, error: Array, rate: float) -> Side:
     """*Remove* pieces from their B-masses, the bounds of ℓ and log(P/Q) with its error."""
     mean = sampled(ratio, rate)
-    slack = _slope(ratio, mean, rate) * error * (1 + error) + 4 * _EPS * np.abs(mean)
+    with np.errstate(over="ignore"):
+        slack = np.minimum(error, _slope(ratio, mean, rate) * np.expm1(error)) + _around(mean, ratio, rate)
     # Where ℓ is unbounded the loss is too, for all that is said: far out its bound log(1−q) would be a coarse end.
-    low, high = np.where(np.isneginf(low), -np.inf, sampled(low, rate)), sampled(high, rate)
-    with np.errstate(invalid="ignore"):
-        low, high = low - np.where(np.isfinite(low), 4 * _EPS * np.abs(low), 0.0), high + 4 * _EPS * np.abs(high)
+    low, high = _bounds(low, high, rate)
     log_a = log_b + mean
     error_a = error_b + slack + _EPS * np.abs(log_a)
     pieces = LossPieces(
@@ -129,11 +134,11 @@ def _symmetric(half: Half, first: Side, ratio: Array, error: Array, rate: float)
     """The positive part of *remove*, its mirror image, and the rest of the mass, (1−q)·(P − Q)(x <= t/2), at 0."""
     parts = [first[0], _swapped(first)]
     if rate < 1:
-        excess = np.exp(half.log_q) * np.expm1(ratio)
+        with np.errstate(over="ignore", invalid="ignore"):
+            small = np.exp(half.log_q) * np.expm1(np.minimum(ratio, 1.0))
+        excess = np.where(ratio > 1, np.exp(half.log_p) - np.exp(half.log_q), small)
         total = (1 - rate) * float(np.sum(excess))
-        slack = (1 - rate) * float(
-            np.sum(np.exp(half.log_q) * (np.exp(ratio) * error + np.expm1(ratio) * half.error_q))
-        )
+        slack = (1 - rate) * float(np.sum(np.exp(half.log_p) * error + excess * half.error_q))
         slack += 1e-13 * total
         with np.errstate(divide="ignore"):
             bounds = np.log(np.array([[max(total - slack, 0.0)], [total + slack]]))

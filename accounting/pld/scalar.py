@@ -25,6 +25,7 @@ from .sampling import Half, sampled, sampled_line
 Array = NDArray[np.float64]
 
 _EPS = float(np.finfo(np.float64).eps)
+_MOST_CUTS = 2**23
 _KNOTS, _MIDDLE_KNOTS = 300, 60
 
 
@@ -92,6 +93,8 @@ def _refine(knots: Array, loss: Array, rate: float, cuts: Cuts) -> Array:
 def _multiples(low: float, high: float, step: float, offset: float) -> Array:
     """offset + k·step strictly between low and high."""
     first, last = np.floor((low - offset) / step) + 1, np.ceil((high - offset) / step)
+    if last - first > _MOST_CUTS:
+        raise OverflowError(f"{last - first:.3g} cuts of one step's loss")
     return offset + step * np.arange(first, last) if last > first else np.empty(0)
 
 

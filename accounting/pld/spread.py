@@ -64,7 +64,9 @@ def product_pieces(mechanism: Mechanism, shift: float, copies: int) -> LossPiece
     """The loss of the unsampled `copies`-fold product pair under P, from below.
 
     Atoms of a lattice law that the product's dominates; what the composition may have misplaced is left out, which is
-    allowed: an outcome may be dropped under both laws.
+    allowed: an outcome may be dropped under both laws. Where the law lowers losses it raises Q'; A' − γB' = qP' −
+    (γ−1+q)Q' then falls for γ >= 1−q, and for smaller γ, H_γ(A'‖B') = q·P' + (1−q−γ)·Q' <= 1−γ as long as both totals
+    are at most 1, to which they are scaled. So it is a lower bound for *remove*, and only that direction is asked.
     """
     event = Event(mechanism, shift, 1, 1.0, 1)
     coarse = scalar_pieces(event, "remove", Cuts(_DEPTH))
@@ -76,6 +78,7 @@ def product_pieces(mechanism: Mechanism, shift: float, copies: int) -> LossPiece
     composed = compose([(law, copies)], tilt=0.0, log_outside=-45.0, most_points=16 * _POINTS)
     kept = np.maximum(composed.mass - composed.error - composed.outside, 0.0) * math.exp(-composed.log_error)
     atoms = composed.first_loss + composed.step * np.arange(len(kept)) - composed.loss_rounding
+    kept /= max(1.0, float(np.sum(kept)), float(np.sum(kept * np.exp(composed.log_scale - atoms)))) * (1 + 1e-12)
     log_mass = np.asarray(np.log(kept[kept > 0]) + composed.log_scale, dtype=np.float64)
     atoms = np.asarray(atoms[kept > 0], dtype=np.float64)
     return LossPieces(log_mass, log_mass, atoms, atoms, atoms, atoms)
