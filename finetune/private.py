@@ -84,7 +84,9 @@ def make_private(
     device = next(iter(clipping.parameters.values())).device
     randomness = Randomness.secret(device) if seed is None else Randomness.from_seed(seed, device)
     sampler = PoissonSampler(dataset_size, sampling_rate, randomness.sampling)
-    one_step = Release(independent(mechanism), sampling_rate=sampling_rate, dimension=clipping.dimension, adjacency=adjacency)
+    one_step = Release(
+        independent(mechanism), sampling_rate=sampling_rate, dimension=clipping.dimension, adjacency=adjacency
+    )
     one_step_is_bounded(one_step)
     return PrivateTraining(
         clipping,

@@ -58,11 +58,11 @@ def _is_nothing(events: Sequence[Event], direction: str, question: Question) -> 
         return False
     total = 0.0
     for event in events:
-        pieces = _pieces(event, direction if direction in directions(event) else directions(event)[0], Cuts(700.0))
-        loss = np.where(pieces.low >= 0, pieces.mean_high, pieces.high)
-        with np.errstate(over="ignore"):
+        with np.errstate(all="ignore"):  # NaN makes the comparison below false
+            pieces = _pieces(event, direction if direction in directions(event) else directions(event)[0], Cuts(700.0))
+            loss = np.where(pieces.low >= 0, pieces.mean_high, pieces.high)
             gain = np.maximum(-np.expm1(-loss), 0.0)
-        total += event.steps * float(np.sum(np.exp(pieces.log_mass_high) * gain)) * (1 + 1e-12)
+            total += event.steps * float(np.sum(np.exp(pieces.log_mass_high) * gain)) * (1 + 1e-12)
     return total <= math.exp(question.log_delta)
 
 
