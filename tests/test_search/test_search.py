@@ -75,7 +75,7 @@ def test_the_gaussian_wins_the_variance_in_every_dimension(every_dimension):
 
 def test_sampled_scalars_pay(sampled):
     assert sampled.best.family == "gamma_laplace"
-    assert sampled.best.ratio < 0.15
+    assert sampled.best.ratio < 0.165  # at equal exact ε; by Rényi bounds on both sides it was below 0.15
     assert sampled.best.cost < 0.9 * sampled.best_of("laplace").cost
 
 
@@ -85,7 +85,7 @@ def test_the_lmo_noise_pays_most_for_sampled_scalars(sampled):
     assert found.best.family == "lmo"
     assert found.best.cost < sampled.best.cost
     assert found.best.epsilon.upper <= SAMPLED.epsilon
-    assert found.best.ratio == pytest.approx(0.1376, abs=0.002)
+    assert found.best.ratio == pytest.approx(0.1558, abs=0.002)
 
 
 @pytest.mark.slow
