@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from ..mechanisms import DensityShape
 from . import gaussian, scalar
 from ._roots import falling_root
 from .accountant import Accountant, LogDelta
@@ -40,8 +41,11 @@ class ExactScalar(Accountant):
 
     def refusal(self, events: Sequence[Event]) -> str | None:
         if len(events) == 1 and events[0].steps == 1 and events[0].is_scalar and events[0].attained == 1:
-            return None
-        return "it needs one release of one coordinate, and not a sampled replace-one"
+            mechanism = events[0].mechanism
+            if mechanism.isotropic or mechanism.density_shape is DensityShape.LOG_CONVEX_SIDES:
+                return None
+            return "its level sets are known for Gaussian noise and densities with log-convex sides only"
+        return "it needs one release of one coordinate, and not a Poisson-sampled replace-one"
 
     def epsilon(self, events: Sequence[Event], delta: float, relative_width: float) -> EpsilonInterval:
         (event,) = events

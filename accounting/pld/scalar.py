@@ -134,7 +134,7 @@ def _interval(mechanism: Mechanism, near: Array, width: Array) -> tuple[Array, A
     with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
         mass = tail + np.log(-np.expm1(-drop))
         slack = np.where(np.isfinite(drop), _drop_error(mechanism, drop, tail) / np.expm1(np.minimum(drop, 700.0)), 0.0)
-    error = 4 * _EPS * (2 + np.abs(tail)) + slack
+    error = 4 * _EPS * (2 + np.abs(tail) + np.where(np.isfinite(mass), np.abs(mass), 0.0)) + slack
     return (mass, error) if mechanism.drop_rounding is not None else _by_density(mechanism, near, width, mass, error)
 
 

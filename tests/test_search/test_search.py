@@ -203,9 +203,8 @@ def test_bad_arguments_are_refused_by_name(arguments, message):
 
 
 def test_what_nothing_is_proven_for_is_refused():
-    problem = Problem(1.0, 1e-5, sampling_rate=0.1, steps=5, adjacency="replace_one")
     with pytest.raises(ValueError, match="replace_one"):
-        search(problem, progress=False)
+        Problem(1.0, 1e-5, sampling_rate=0.1, steps=5, adjacency="replace_one")
 
 
 # ---- the file --------------------------------------------------------------------------------------------------------
