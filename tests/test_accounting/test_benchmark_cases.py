@@ -121,7 +121,7 @@ def random_case(seed, kinds=1):
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(12))
 def test_random_releases(block):
-    """One release alone may have a wider interval (beside ε = 0, say): `best` asks the exact accountant first."""
+    """One release alone may have a wider interval (where ε is beside 0): `best` asks the exact accountant first."""
     for seed in range(10 * block, 10 * block + 10):
         events, delta = random_case(seed)
         width = assert_sound(events, delta)
