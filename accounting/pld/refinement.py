@@ -23,7 +23,7 @@ from .pieces import LossPieces, without_tails
 from .questions import DeltaQuestion, EpsilonQuestion, Question
 from .rare_losses import Jumps, RareLosses, placed, split
 from .saddle import Cumulant, Saddle
-from .sampling import REMOVE, directions, sampled_pair
+from .sampling import REMOVE, direction_of, sampled_pair
 from .scalar import Cuts, scalar_pieces
 from .spread import product_pieces
 
@@ -59,7 +59,7 @@ def _is_nothing(events: Sequence[Event], direction: str, question: Question) -> 
     total = 0.0
     for event in events:
         with np.errstate(all="ignore"):  # NaN makes the comparison below false
-            pieces = _pieces(event, direction if direction in directions(event) else directions(event)[0], Cuts(700.0))
+            pieces = _pieces(event, direction_of(event, direction), Cuts(700.0))
             loss = np.where(pieces.low >= 0, pieces.mean_high, pieces.high)
             gain = np.maximum(-np.expm1(-loss), 0.0)
             total += event.steps * float(np.sum(np.exp(pieces.log_mass_high) * gain)) * (1 + 1e-12)
@@ -158,10 +158,11 @@ class _Way:
 
     guess: float  # ε, roughly
     slope: float  # −d log δ/dε there
+    deviation: float  # of the law on the lattice
 
     def __init__(self, events: Sequence[Event], direction: str, question: Question) -> None:
         self.events, self.question = list(events), question
-        self.directions = [direction if direction in directions(e) else directions(e)[0] for e in events]
+        self.directions = [direction_of(event, direction) for event in events]
         self.steps = math.fsum(event.steps for event in events)
 
     def _pieces(self, cuts: Cuts) -> list[LossPieces]:
@@ -181,7 +182,8 @@ class _Way:
 
     def first_step(self) -> float:
         """The lattice step at which the lower end is off by about half of the width asked for."""
-        raise NotImplementedError
+        width = self.question.relative_width * max(self.guess, 1e-3 * self.deviation)
+        return min(math.sqrt(5.0 * width / (self.steps * (self.slope + 1))), self.deviation)
 
     def law(self, step: float, *, upper: bool) -> Composed | RareLosses:
         """The law from a lattice of `step`; raises TooManyPoints."""
@@ -206,20 +208,17 @@ class _Plain(_Way):
         self.depth = wanted
         self.is_blown_up = self.saddle.deviation > _BLOWN_UP * cumulant.at(0.0).deviation
         self.guess = question.epsilon if isinstance(question, DeltaQuestion) else max(self.saddle.epsilon, 0.0)
-        self.slope = self.saddle.tilt
+        self.slope, self.deviation = self.saddle.tilt, self.saddle.deviation
         self.fineness = 0
 
     def cut_finer(self) -> bool:
         self.fineness += 1
         return self.fineness <= _FINEST and any(event.is_spherical for event in self.events)
 
-    def first_step(self) -> float:
-        width = self.question.relative_width * max(self.guess, 1e-3 * self.saddle.deviation)
-        return min(math.sqrt(5.0 * width / (self.steps * (self.slope + 1))), self.saddle.deviation)
-
     def law(self, step: float, *, upper: bool) -> Composed:
-        s, deviation = self.saddle.tilt, self.saddle.deviation
-        precise = self.question.relative_width * min(1.0, s * max(self.saddle.epsilon, 1e-3 / s)) / (1 + s * deviation)
+        s = self.saddle.tilt
+        precise = self.question.relative_width * min(1.0, s * max(self.saddle.epsilon, 1e-3 / s))
+        precise /= 1 + s * self.deviation
         log_outside = math.log(1e-4 * min(precise, 1e-3))
         step = self._on_ends(step)
         laws = [self._lattice(index, step, upper=upper) for index in range(len(self.events))]
@@ -231,9 +230,8 @@ class _Plain(_Way):
         if top - bottom > _MOST_PIECES * step:
             raise TooManyPoints((top - bottom) / step * (_MOST_POINTS / _MOST_PIECES))
         offset = 0.0
-        if math.isfinite(
-            largest_loss(event.mechanism, event.shift)
-        ):  # its top may be an atom: a lattice point just below
+        if math.isfinite(largest_loss(event.mechanism, event.shift)):
+            # Its top may be an atom: a lattice point just below.
             offset = top - step * round(top / step) - (1e-14 * max(abs(top), abs(bottom)) + 5e-12 * step)
         pieces = _pieces(event, self.directions[index], Cuts(self.depth, step, offset, fineness=self.fineness))
         return (lattice.upper if upper else lattice.lower)(pieces, step, offset)
@@ -311,10 +309,6 @@ class _Rare(_Way):
         highest = self.bulk.at_epsilon(self.guess, 50 / (self.question.relative_width * max(self.guess, 1e-12)))
         allowance = max(math.log(1e-2 * self.question.relative_width / 1e-14), 1.0)
         return self.bulk.least_tilt(self.guess, self.log_delta + 0.5 * allowance, highest.tilt).tilt
-
-    def first_step(self) -> float:
-        width = self.question.relative_width * max(self.guess, 1e-3 * self.deviation)
-        return min(math.sqrt(5.0 * width / (self.steps * (self.slope + 1))), self.deviation)
 
     def law(self, step: float, *, upper: bool) -> RareLosses:
         cuts = Cuts(self.depth, step, 0.0, calm=self.threshold, wide_step=max(step, 0.03 * self.deviation))

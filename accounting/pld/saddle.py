@@ -76,11 +76,6 @@ class Cumulant:
         """The smallest s at which the tilted law at ε exceeds e^`log_delta`: Λ(s) − sε <= log_delta; s <= `largest`."""
         return self._search(lambda point: point.value - point.tilt * epsilon - log_delta, largest)
 
-    def last_calm_tilt(self, largest: float) -> float:
-        """The largest s <= `largest` at which tilting has not yet blown up the deviation: rare large losses do that."""
-        calm = 2 * self.at(0.0).deviation
-        return self._search(lambda point: calm - point.deviation, largest).tilt
-
     def _search(self, excess, largest: float) -> Saddle:
         """s at which `excess`, falling with s, changes sign; in (smallest, largest]."""
         deviation = self.at(0.0).deviation

@@ -61,6 +61,12 @@ def directions(event: Event) -> tuple[str, ...]:
     return (REMOVE,) if event.sampling_rate == 1 else (REMOVE, ADD)
 
 
+def direction_of(event: Event, direction: str) -> str:
+    """`direction`, or the only one of an event that does not have it (an unsampled pair is the same both ways)."""
+    known = directions(event)
+    return direction if direction in known else known[0]
+
+
 def sampled_pair(pair: LossPieces, rate: float, direction: str) -> LossPieces:
     """Pieces of the sampled pair from those of the whole unsampled one, A = P against B = Q; *remove* or *add*.
 
