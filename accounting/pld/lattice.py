@@ -12,8 +12,9 @@ until the mean of u over the group equals that of a lattice point near its middl
 random choice between two labels is post-processing), its rest starts the next group. Merged groups are post-processing
 of the pair, so they lie below it, and they are on the lattice without any rounding of the loss. The last group, that of
 the smallest losses, may end before its mean has come down to a lattice point: it is merged with as much of the groups
-above as lifts its mean to the lattice point above it (or, if they do not suffice, moved down to the one below).
-If that is much mass, the lattice is shifted so that it has a point there, and all is done again: any offset will do.
+above as lifts its mean to the lattice point above it, or moved down to the one below, whichever costs less of the mean
+loss. If it is moved down, the lattice is shifted so that it has a point where this group's mean is, and all is done
+again: any offset will do.
 
 Rounding: bounds of masses and means come with the pieces; the kernels add 16 roundings of |L| plus 1e-12·step to the
 mean, on the safe side, for their own differences L − lattice point; sums have relative error (terms)·2^-53, charged by
@@ -37,8 +38,7 @@ _ROUNDINGS = 16 * 2.0**-53
 _MOST = 2**25  # lattice points of one step
 _LEAST = -700.0  # log of the least mass: smaller ones are raised to it above, left out below
 _WIDEST = 20.0  # step beyond which e^step would cost the last group its digits
-_SHIFTS = 4  # offsets tried
-_LITTLE = 0.02  # mass·steps moved at the lower end that do not matter
+_ATTEMPTS = 4  # at a lattice that holds the mean of the lowest group
 _ON_LATTICE = 1e-6  # of a step: an atom this close above a lattice point is moved down to it
 
 
@@ -67,6 +67,16 @@ class LatticeLoss:
         return self.offset + self.step * (self.first + np.arange(len(self.mass), dtype=np.float64))
 
 
+def below(atom: float, step: float) -> float:
+    """The offset of a lattice with a point just below `atom`: between points, it could only be merged with others."""
+    return atom - step * round(atom / step) - (1e-12 * abs(atom) + 1e-8 * step)
+
+
+def dividing(span: float, step: float) -> float:
+    """A step, at most `step`, of which `span` is a whole multiple (but for rounding)."""
+    return span / math.ceil(span / step) * (1 + 4e-16)
+
+
 def upper(pieces: LossPieces, step: float, offset: float) -> LatticeLoss:
     """A law that dominates the pieces' (module docstring)."""
     ends = sum(np.where(np.isfinite(end), np.abs(end), 0.0) for end in (pieces.low, pieces.high))
@@ -89,17 +99,17 @@ def lower(pieces: LossPieces, step: float, offset: float) -> LatticeLoss:
     order = order[pieces.log_mass_low[order] > _LEAST]
     mean, mass_in = mean[order], np.exp(pieces.log_mass_low[order])
     best, least = None, math.inf
-    for _ in range(_SHIFTS):
+    for _ in range(_ATTEMPTS):
         first, mass = _points((mean[-1] - offset) / step, (mean[0] - offset) / step)
-        terms, left_over, above = _merge(mass_in, mean, step, offset, first, mass)
-        moved = left_over * min(above, step - above)
-        if moved < least:
-            best, least = _trimmed(mass, first, step, offset, 0.0, terms), moved
-        if moved < _LITTLE * step:
+        terms, cost, shift = _merge(mass_in, mean, step, offset, first, mass)
+        if cost >= least:
             break
-        offset += above
-    assert best is not None, "the first try moves less than infinitely much"
-    return best
+        best, least = (mass, first, step, offset, 0.0, terms), cost
+        if shift < _ON_LATTICE * step:
+            break
+        offset += shift * (1 - 1e-3)  # where the mean of the lowest group is
+    assert best is not None, "the loop runs at least once"
+    return _trimmed(*best)
 
 
 def _points(low: float, high: float) -> tuple[int, Array]:
@@ -162,11 +172,9 @@ def _split(amount, loss, step, offset, first, mass, terms):  # pyright: ignore
 def _merge(mass_in, mean, step, offset, first, mass):  # pyright: ignore
     """Gather atoms, sorted by falling loss, into groups with mean on the lattice; add each to `mass`.
 
-    Returns a bound on the terms per lattice point, and the mass and the distance above the lattice of the last,
-    incomplete group.
+    Returns a bound on the terms per lattice point, and `_settle`'s cost and shift for the last, incomplete group.
     """
-    i, rest, n, terms = 0, mass_in[0], len(mass_in), 0
-    left_over, above = 0.0, 0.0
+    i, rest, n, terms, cost, shift = 0, mass_in[0], len(mass_in), 0, 0.0, 0.0
     while i < n:
         start = i
         position = (mean[i] - offset) / step
@@ -195,34 +203,50 @@ def _merge(mass_in, mean, step, offset, first, mass):  # pyright: ignore
             mass[index - first] += gathered
         else:
             centre = target - math.log1p(-excess / gathered) - (i - start + 4) * 2.0**-51 * math.exp(2 * step)
-            left_over, above = gathered, (centre - offset) - step * math.floor((centre - offset) / step)
-            _settle(gathered, centre, step, offset, first, mass)
-    return 4 * terms + 8, left_over, above
+            cost, shift, merged = _settle(gathered, centre, step, offset, first, mass)
+            terms = max(terms, merged)
+    return 4 * terms + 8, cost, shift
 
 
 @njit()
 def _settle(amount, mean, step, offset, first, mass):  # pyright: ignore
-    """Add an atom that is off the lattice: lifted to the point above it by merging it with mass from further above."""
+    """Add an atom that is off the lattice to the point above it or below it, whichever costs less of the mean loss.
+
+    It is lifted by merging it with mass from further above. Returns the cost; if it was moved down, how far the mean
+    of all that is at that point now is above it; and the number of points merged.
+    """
     below = math.floor((mean - offset) / step)
     if (mean - offset) / step - below < _ON_LATTICE:
         mass[below - first] += amount
-        return
-    target = offset + step * (below + 1)
-    missing, reach = amount * math.expm1(target - mean), below + 1 - first
-    available = 0.0
+        return 0.0, 0.0, 1
+    target, reach = offset + step * (below + 1), below + 1 - first
+    missing = amount * math.expm1(target - mean)
+    cost, rest = amount * (mean - target), missing
     for k in range(reach + 1, len(mass)):
-        available += mass[k] * -math.expm1(-step * (k - reach))
-        if available >= missing:
+        share, gain = _share(mass[k], step * (k - reach), rest)
+        cost += share * step * (k - reach)
+        rest -= gain
+        if rest <= 0:
             break
-    if available < missing:
+    drop = mean - (target - step)
+    if rest > 0 or cost >= amount * drop:
         mass[below - first] += amount
-        return
+        return amount * drop, amount / mass[below - first] * drop, 1
     mass[reach] += amount
     for k in range(reach + 1, len(mass)):
-        gain = mass[k] * -math.expm1(-step * (k - reach))
-        share = 1.0 if gain <= missing else missing / gain
-        mass[reach] += share * mass[k]
-        mass[k] -= share * mass[k]
-        missing -= share * gain
+        share, gain = _share(mass[k], step * (k - reach), missing)
+        mass[reach] += share
+        mass[k] -= share
+        missing -= gain
         if missing <= 0:
-            return
+            break
+    return cost, 0.0, k - reach + 1
+
+
+@njit()
+def _share(amount, distance, missing):  # pyright: ignore
+    """(how much of `amount`, `distance` above the target, supplies at most `missing`; what it supplies)."""
+    gain = amount * -math.expm1(-distance)
+    if gain <= missing:
+        return amount, gain
+    return missing / gain * amount, missing

@@ -58,6 +58,8 @@ class EpsilonQuestion(Question):
         return epsilon_bound(law, self.log_delta, upper=upper)
 
     def width(self, lower: float, upper: float, slope: float) -> float:
+        if math.isinf(upper):
+            return math.inf
         return 0.0 if upper == 0 else (upper - lower) / (upper * self.relative_width)
 
     def is_beyond(self, largest_loss: float, upper: float) -> bool:

@@ -29,6 +29,7 @@ from .spread import product_pieces
 
 _MOST_POINTS = 2**21  # lattice points: about 100 MiB of arrays
 _MOST_PIECES = 2.0**20  # lattice points of a single step
+_MOST_JUMPS = 2.0**15  # pieces of a step's loss beyond the threshold
 _ROUNDS = 6
 _WIDENINGS = 12
 _OUT_OF_RANGE = (Unresolved, OverflowError, ValueError)  # ValueError: math's complaint about NaN and logs of 0
@@ -87,21 +88,30 @@ def _ways(events: Sequence[Event], direction: str, question: Question) -> Iterat
 
 
 def refined_upper(events: Sequence[Event], direction: str, question: Question, *, enough: float = -math.inf) -> float:
-    """The upper end alone, on the lattice that `refined` tries first."""
+    """The upper end alone, on the lattices that `refined` tries first."""
     if _is_nothing(events, direction, question):
         return 0.0
+    best = nothing = question.nothing(upper=True)
     for way in _ways(events, direction, question):
-        step, finest = way.first_step() * (3.0 if enough > -math.inf else _UPPER), _UPPER * way.first_step()
-        while True:
-            try:
-                law, used = _with_room(way, step, upper=True)
-            except _OUT_OF_RANGE:
-                break
-            bound = question.bound(law, upper=True, guess=way.guess)
-            if bound <= enough or used > 1.01 * step or step <= finest * (1 + 1e-9):
-                return bound
-            step = max(step / 3, finest)
-    return question.nothing(upper=True)
+        best = min(best, _upper_by(way, question, enough))
+        is_settled = isinstance(way, _Plain) and not way.is_blown_up and best < nothing
+        if is_settled or best <= enough:
+            break
+    return best
+
+
+def _upper_by(way: _Way, question: Question, enough: float) -> float:
+    finest = _UPPER * way.first_step()
+    step, best = finest if enough == -math.inf else 9 * finest, question.nothing(upper=True)
+    while True:
+        try:
+            law, used = _with_room(way, step, upper=True)
+        except _OUT_OF_RANGE:
+            return best
+        best = min(best, question.bound(law, upper=True, guess=way.guess))
+        if best <= enough or used > 1.01 * step or step <= finest * (1 + 1e-9):
+            return best
+        step = max(step / 3, finest)
 
 
 def rough_answer(events: Sequence[Event], question: Question) -> float:
@@ -165,6 +175,21 @@ class _Way:
         self.directions = [direction_of(event, direction) for event in events]
         self.steps = math.fsum(event.steps for event in events)
 
+    def _offset(self, index: int, step: float) -> float:
+        """A lattice with a point just below an atom: the top of a bounded loss, or log(1−q), where sampling leaves most
+        of the mass of *remove* if losses are large.
+        """
+        event = self.events[index]
+        if event.is_spherical or event.copies > 1:
+            return 0.0
+        if math.isfinite(largest_loss(event.mechanism, event.shift)):
+            anchor = _ends(self.coarse[index])[0]
+        elif event.sampling_rate < 1 and self.directions[index] == REMOVE:
+            anchor = math.log1p(-event.sampling_rate)
+        else:
+            return 0.0
+        return lattice.below(anchor, step)
+
     def _pieces(self, cuts: Cuts) -> list[LossPieces]:
         return [_pieces(e, d, cuts) for e, d in zip(self.events, self.directions, strict=True)]
 
@@ -211,6 +236,11 @@ class _Plain(_Way):
         self.slope, self.deviation = self.saddle.tilt, self.saddle.deviation
         self.fineness = 0
 
+    def first_step(self) -> float:
+        width = self.question.relative_width * max(self.guess, 1e-3 * self.deviation)
+        finest = math.sqrt(5.0 * width / (self.steps * (self.slope + 1)))
+        return min(finest, max(self.deviation, 0.03 * width))
+
     def cut_finer(self) -> bool:
         self.fineness += 1
         return self.fineness <= _FINEST and any(event.is_spherical for event in self.events)
@@ -220,6 +250,7 @@ class _Plain(_Way):
         precise = self.question.relative_width * min(1.0, s * max(self.saddle.epsilon, 1e-3 / s))
         precise /= 1 + s * self.deviation
         log_outside = math.log(1e-4 * min(precise, 1e-3))
+        log_outside += max(min(math.log((s + 1) * self.deviation), 0.0) - s * step, -600.0)  # ε beside the loss's end
         step = self._on_ends(step)
         laws = [self._lattice(index, step, upper=upper) for index in range(len(self.events))]
         kinds = [(law, event.steps) for law, event in zip(laws, self.events, strict=True)]
@@ -229,10 +260,7 @@ class _Plain(_Way):
         event, (top, bottom) = self.events[index], _ends(self.coarse[index])
         if top - bottom > _MOST_PIECES * step:
             raise TooManyPoints((top - bottom) / step * (_MOST_POINTS / _MOST_PIECES))
-        offset = 0.0
-        if math.isfinite(largest_loss(event.mechanism, event.shift)):
-            # Its top may be an atom: a lattice point just below.
-            offset = top - step * round(top / step) - (1e-14 * max(abs(top), abs(bottom)) + 5e-12 * step)
+        offset = self._offset(index, step)
         pieces = _pieces(event, self.directions[index], Cuts(self.depth, step, offset, fineness=self.fineness))
         return (lattice.upper if upper else lattice.lower)(pieces, step, offset)
 
@@ -244,7 +272,7 @@ class _Plain(_Way):
         top, bottom = _ends(coarse)
         if top <= bottom or (top - bottom) / step > 1e7:
             return step
-        return (top - bottom) / math.ceil((top - bottom) / step) * (1 + 4e-16)
+        return lattice.dividing(top - bottom, step)
 
 
 class _Rare(_Way):
@@ -275,8 +303,12 @@ class _Rare(_Way):
         self.depth = self._depth(log_delta)
 
     def _threshold(self, log_delta: float) -> float:
-        """The loss that some step exceeds with probability √(width·δ): two such steps are little beside δ."""
-        most = math.sqrt(self.question.relative_width * math.exp(max(log_delta, -600.0)))
+        """The loss that some step exceeds with probability √(width·δ): two such steps are little beside δ.
+
+        At most 1e10·width·δ, too: the law of the other steps, which multiplies this, is right to about 1e-14 only.
+        """
+        log_error = math.log(self.question.relative_width) + max(log_delta, -600.0)
+        most = math.exp(min(0.5 * log_error, log_error + math.log(1e10)))
         losses = np.concatenate([p.mean_high for p in self.coarse])
         masses = np.concatenate(
             [e.steps * np.exp(p.log_mass_high) for e, p in zip(self.events, self.coarse, strict=True)]
@@ -311,12 +343,19 @@ class _Rare(_Way):
         return self.bulk.least_tilt(self.guess, self.log_delta + 0.5 * allowance, highest.tilt).tilt
 
     def law(self, step: float, *, upper: bool) -> RareLosses:
-        cuts = Cuts(self.depth, step, 0.0, calm=self.threshold, wide_step=max(step, 0.03 * self.deviation))
-        parts = [split(pieces, self.threshold) for pieces in self._pieces(cuts)]
+        offsets = [self._offset(index, step) for index in range(len(self.events))]
+        parts = []
+        for coarse, offset, event, direction in zip(self.coarse, offsets, self.events, self.directions, strict=True):
+            top, bottom = _ends(coarse)
+            if self.threshold - bottom > 2 * _MOST_POINTS * step:
+                raise TooManyPoints((self.threshold - bottom) / (2 * step))
+            wide = max(step, 0.03 * self.deviation, (top - self.threshold) / _MOST_JUMPS)
+            pieces = _pieces(event, direction, Cuts(self.depth, step, offset, calm=self.threshold, wide_step=wide))
+            parts.append(split(pieces, self.threshold))
         if any(len(bulk.low) == 0 for bulk, _ in parts):
             raise TooManyPoints(math.inf)
         move = lattice.upper if upper else lattice.lower
-        laws = [move(bulk, step, 0.0) for bulk, _ in parts]
+        laws = [move(bulk, step, offset) for (bulk, _), offset in zip(parts, offsets, strict=True)]
         counts = [event.steps for event in self.events]
         bulk = self._compose(laws, counts, self.tilt, -35.0)
         jumps, more, total = [], 0.0, 0.0

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ...mechanisms import Gaussian, Mechanism
-from ..cells import fisher_information_bounds
+from ..cells import fisher_information_bounds, largest_loss
 from ..event import Event
 from . import lattice
 from .composition import compose
@@ -74,7 +74,11 @@ def product_pieces(mechanism: Mechanism, shift: float, copies: int) -> LossPiece
     mean = float(np.sum(mass * loss))
     deviation = math.sqrt(copies * float(np.sum(mass * (loss - mean) ** 2)))
     step = 20 * deviation / _POINTS
-    law = lattice.lower(scalar_pieces(event, "remove", Cuts(_DEPTH, step)), step, 0.0)
+    offset = 0.0
+    if math.isfinite(largest_loss(mechanism, shift)):  # there may be atoms at both ends
+        step = lattice.dividing(float(np.max(loss) - np.min(loss)), step)
+        offset = lattice.below(float(np.max(loss)), step)
+    law = lattice.lower(scalar_pieces(event, "remove", Cuts(_DEPTH, step, offset)), step, offset)
     composed = compose([(law, copies)], tilt=0.0, log_outside=-45.0, most_points=16 * _POINTS)
     kept = np.maximum(composed.mass - composed.error - composed.outside, 0.0) * math.exp(-composed.log_error)
     atoms = composed.first_loss + composed.step * np.arange(len(kept)) - composed.loss_rounding
