@@ -71,8 +71,8 @@ def renyi_bounds(cells: Cells, orders: Array, *, sampling_rate: float, remove: b
             spread = np.log(-np.expm1(np.where(top > bottom, bottom - top, -0.0)))
             upper.append(weights.slack + np.where(top > bottom, top, 0.0) + spread)
         lower.append(log_excess(beta, sign * mean_at_least, sampling_rate) + log_mass - cells.loss_error)
-    low = _log_sum(np.concatenate(lower, axis=-1))
-    high = _log_sum(np.concatenate(upper, axis=-1))
+    low = log_sum_exp(np.concatenate(lower, axis=-1))
+    high = log_sum_exp(np.concatenate(upper, axis=-1))
     high = np.maximum(high, low)  # out of order by rounding at most
     return (
         np.logaddexp(0, low) / (orders - 1) * (1 - 1e-12),
@@ -80,7 +80,7 @@ def renyi_bounds(cells: Cells, orders: Array, *, sampling_rate: float, remove: b
     )
 
 
-def _log_sum(logs: Array) -> Array:
+def log_sum_exp(logs: Array) -> Array:
     """log Σ exp over the last axis; −inf where every term is."""
     peak = np.max(logs, axis=-1, keepdims=True)
     peak = np.where(np.isfinite(peak), peak, 0.0)

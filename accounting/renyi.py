@@ -71,7 +71,7 @@ def _closed(mechanism: Mechanism, shift: float, orders: Array) -> Array:
 
 def _sampled_gaussian(mechanism: Mechanism, shift: float, rate: float, orders: Array) -> Array:
     t = shift / math.sqrt(mechanism.variance)
-    return np.array([sampled_gaussian_renyi(t, rate, float(order)) for order in orders])
+    return sampled_gaussian_renyi(t, rate, orders)
 
 
 def _scalar_by_cells(mechanism: Mechanism, shift: float, rate: float, orders: Array) -> Array:

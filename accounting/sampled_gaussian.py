@@ -21,37 +21,47 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from .f_divergence import log_excess
+from .f_divergence import log_excess, log_sum_exp
 
 Array = NDArray[np.float64]
 
 _EXPONENT = 75.0  # −log of the trapezoid error, relative to F + 1 + 2αq
 _REACH = 12.0  # standard deviations beyond the humps at 0 and at αt
 _MOST_POINTS = 2**15
+_MOST_TERMS = 2**16  # orders times points at once
 _ROUNDING = 1e-10  # relative; the terms are positive and each is good to about 1e-12
 
 
-def sampled_gaussian_renyi(t: float, rate: float, order: float) -> float:
-    """Proven upper bound on the Rényi divergence (natural log) of real `order` > 1 of the sampled pair.
+def sampled_gaussian_renyi(t: float, rate: float, orders: Array) -> Array:
+    """Proven upper bounds on the Rényi divergence (natural log) of the sampled pair at real `orders` > 1, shape (n,).
 
     `t` is the shift in standard deviations, `rate` the Poisson inclusion probability in (0, 1). Both directions.
     """
     strip = min(0.95 * math.pi / t, 12.5)
     step = 2 * math.pi * strip / (_EXPONENT + strip**2 / 2 + math.log(2))
-    count = math.ceil((2 * _REACH + order * t) / step)
-    if count > _MOST_POINTS:  # a huge divergence, of no use to anybody: sampling never adds to the unsampled one
-        return order * t * t / 2
+    count = np.ceil((2 * _REACH + orders * t) / step)
+    result = orders * t * t / 2  # for huge divergences, of no use to anybody: sampling never adds to the unsampled one
+    chosen = np.flatnonzero(count <= _MOST_POINTS)
+    while len(chosen):
+        points = np.maximum.accumulate(count[chosen])  # of the sum up to each order, if all have as many
+        size = max(int(np.sum(points * np.arange(1, len(chosen) + 1) <= _MOST_TERMS)), 1)
+        part, chosen = chosen[:size], chosen[size:]
+        result[part] = _by_trapezoids(t, rate, orders[part], step, int(points[size - 1]))
+    return result
+
+
+def _by_trapezoids(t: float, rate: float, orders: Array, step: float, count: int) -> Array:
     x: Array = -_REACH + step * np.arange(count + 1, dtype=np.float64)
-    log_terms = -0.5 * x * x - 0.5 * math.log(2 * math.pi) + log_excess(np.array([order]), t * x - t * t / 2, rate)
-    log_sum = float(special.logsumexp(log_terms)) + math.log(step) + _ROUNDING
-    log_total = float(np.logaddexp(log_sum, _log_left_out(t, rate, order, float(x[-1]) - step)))
-    trapezoid = math.log(8 + 4 * order * rate) - _EXPONENT + max(log_total, 0.0)  # F <= 1 + total
-    return float(np.logaddexp(0.0, np.logaddexp(log_total, trapezoid))) / (order - 1)
+    log_terms = -0.5 * x * x - 0.5 * math.log(2 * math.pi) + log_excess(orders[:, None], t * x - t * t / 2, rate)
+    log_sum = log_sum_exp(log_terms) + math.log(step) + _ROUNDING
+    log_total = np.logaddexp(log_sum, _log_left_out(t, rate, orders, float(x[-1]) - step))
+    trapezoid = np.log(8 + 4 * orders * rate) - _EXPONENT + np.maximum(log_total, 0.0)  # F <= 1 + total
+    return np.logaddexp(0.0, np.logaddexp(log_total, trapezoid)) / (orders - 1)
 
 
-def _log_left_out(t: float, rate: float, order: float, end: float) -> float:
+def _log_left_out(t: float, rate: float, orders: Array, end: float) -> Array:
     """log of what the sum misses: x > `end` by the bound above; x < −12, where g <= g(z = −q), its value at L = 0."""
     log_kappa = float(np.logaddexp(math.log(rate), math.log1p(-rate) - (t * end - t * t / 2)))
-    right = order * log_kappa + order * (order - 1) * t * t / 2 + float(special.log_ndtr(order * t - end))
-    at_zero = float(log_excess(np.array([order]), np.array([-np.inf]), rate)[0])
-    return float(np.logaddexp(right, at_zero + float(special.log_ndtr(-_REACH + 0.6))))
+    right = orders * log_kappa + orders * (orders - 1) * t * t / 2 + special.log_ndtr(orders * t - end)
+    at_zero = log_excess(orders, np.array(-np.inf), rate)
+    return np.logaddexp(right, at_zero + float(special.log_ndtr(-_REACH + 0.6)))

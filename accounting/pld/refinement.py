@@ -169,6 +169,7 @@ class _Way:
     guess: float  # ε, roughly
     slope: float  # −d log δ/dε there
     deviation: float  # of the law on the lattice
+    coarse: list[LossPieces]  # of each event's step, cut without a lattice
 
     def __init__(self, events: Sequence[Event], direction: str, question: Question) -> None:
         self.events, self.question = list(events), question

@@ -85,5 +85,14 @@ def test_largest_loss_is_at_zero():
 def test_sampled_gaussian_at_real_orders_is_a_tight_upper_bound(sigma, rate, order):
     """dp-accounting drops orders 1.1 to 1.7 at q=0.2, σ=1; here they are integrated."""
     exact = renyi(Gaussian(sigma), order, 1.0, rate=rate)
-    upper = sampled_gaussian_renyi(1 / sigma, rate, order)
+    upper = float(sampled_gaussian_renyi(1 / sigma, rate, np.array([order]))[0])
     assert exact * (1 - 1e-6) <= upper <= exact * (1 + 1e-6)
+
+
+def test_sampled_gaussian_orders_at_once_are_the_orders_one_by_one():
+    """Whatever the order of the orders, from near 1 to so many terms that the unsampled bound answers."""
+    orders = np.array([64.0, 1.001, 5e5, 2.0, 300.0, 1e8, 1.5])
+    together = sampled_gaussian_renyi(3.0, 0.01, orders)
+    alone = [float(sampled_gaussian_renyi(3.0, 0.01, np.array([order]))[0]) for order in orders]
+    np.testing.assert_allclose(together, alone, rtol=1e-9)
+    assert together[5] == 1e8 * 9 / 2

@@ -7,8 +7,12 @@ import mpmath as mp
 import numpy as np
 import pytest
 import torch
-from optnoise.accounting import gaussian, spherical
+from optnoise.accounting import gaussian
 from optnoise.accounting.spherical import default_step, log_delta_bounds, pieces_log_delta, spherical_pieces
+from optnoise.accounting.spherical.cells import cells_of
+from optnoise.accounting.spherical.grid import plan_grid
+from optnoise.accounting.spherical.lines import polar_line, radial_line
+from optnoise.accounting.spherical.pair import Pair
 from optnoise.mechanisms.spherical import SphericalGamma
 from references import approx
 from scipy import integrate, optimize, special
@@ -223,15 +227,15 @@ def test_tiny_shift_is_nearly_linear():
 
 
 def test_masses_of_one_dimensional_cells_are_within_their_error():
-    pair = spherical._Pair(SphericalGamma(7, 6.0, 1.0, 1.5), 1.0)
-    line = spherical._polar_line(pair, np.linspace(-math.pi / 2, math.pi / 2, 30))
+    pair = Pair(SphericalGamma(7, 6.0, 1.0, 1.5), 1.0)
+    line = polar_line(pair, np.linspace(-math.pi / 2, math.pi / 2, 30))
     exact = np.diff(special.betainc(3, 3, (1 + np.append(line.low, 1.0)) / 2))
     assert line.mass / line.mass.sum() == approx(exact, 1e-9)
     assert line.error.max() < 1e-9
-    for law in (pair, spherical._Pair(SphericalGamma.l2_mechanism(10**9, 1.0), 1.0)):
+    for law in (pair, Pair(SphericalGamma.l2_mechanism(10**9, 1.0), 1.0)):
         k = law.gamma
         edges = np.array([-3.0, -2.8, 0.0, 0.3, 3.0, 3.1]) / math.sqrt(k)
-        line = spherical._radial_line(law, edges)
+        line = radial_line(law, edges)
         with mp.workdps(40):
             for i, (a, b) in enumerate(itertools.pairwise(edges)):
                 exact = mp.quad(lambda x, k=k: mp.exp(-k * (mp.expm1(x) - x)), mp.linspace(mp.mpf(a), mp.mpf(b), 5))
@@ -243,9 +247,9 @@ def test_masses_of_one_dimensional_cells_are_within_their_error():
 @pytest.mark.parametrize("law", [LAWS[0], LAWS[3], LAWS[6], SINGULAR[2]], ids=repr)
 def test_cells_bracket_the_loss_and_its_mean_within_them(law):
     """Random points of random cells, and the mean of e^{−ℓ} over a cell by a fine product rule."""
-    pair = spherical._Pair(law, shift_of(law, 1.0) / law.scale)
-    plan = spherical._plan(pair, 0.3)
-    cells = spherical._cells(pair, plan.rows, plan.cosines)
+    pair = Pair(law, shift_of(law, 1.0) / law.scale)
+    plan = plan_grid(pair, 0.3)
+    cells = cells_of(pair, plan.rows, plan.cosines)
     rng = np.random.default_rng(0)
     node, weight = np.polynomial.legendre.leggauss(12)
     for i, j in zip(
