@@ -17,7 +17,7 @@ from .release import ADD_OR_REMOVE_ONE, POISSON, Release
 NoiseT = TypeVar("NoiseT", bound=Noise)
 _SHORTHANDS: dict[str, Callable[[], Mechanism]] = {"gaussian": lambda: Gaussian(1.0), "laplace": lambda: Laplace(1.0)}
 _LARGEST_FACTOR = 1e100
-_WIDTH = 1e-3  # of ε; as `epsilon` has it by default
+_WIDTH = 1e-3  # of ε; as `epsilon` has it by default, so that asking it confirms the target
 
 
 def calibrate(

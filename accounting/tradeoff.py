@@ -52,6 +52,7 @@ from .release import Release
 Array = NDArray[np.float64]
 
 _EPS = 2.0**-52
+_LEAST = 1e-290  # positive ε below it are left out: chords over such a gap would overflow
 _LARGEST = 700.0  # ε from which e^ε would leave the floats
 _NEGLIGIBLE = 1e-12  # δ below which a smaller range of ε is tried
 _TIGHTEST, _LOOSEST = 1e-9, 2.0**20  # ranges of ε that are tried
@@ -314,7 +315,7 @@ def _profile(grid: Array, lower: Array, upper: Array) -> _Profile:
     at_infinity = float(upper[-1])
     if grid[0] > 0:
         grid, lower, upper = np.append(0.0, grid), np.append(lower[0], lower), np.append(1.0, upper)
-    usable = grid < _LARGEST
+    usable = (grid < _LARGEST) & ((grid == 0) | (grid > _LEAST))
     excess, lower, upper = np.expm1(grid[usable]), lower[usable], upper[usable]
     kinks, values = _kinks(excess, lower, upper, floor)
     return _Profile(excess, upper, at_infinity, np.append(excess, kinks), np.append(lower, values))

@@ -23,13 +23,14 @@ from .pieces import LossPieces, without_tails
 from .questions import DeltaQuestion, EpsilonQuestion, Question
 from .rare_losses import Jumps, RareLosses, placed, split
 from .saddle import Cumulant, Saddle
-from .sampling import REMOVE, direction_of, sampled_pair
+from .sampling import ADD, REMOVE, direction_of, sampled_pair
 from .scalar import Cuts, scalar_pieces
 from .spread import product_pieces
 
 _MOST_POINTS = 2**21  # lattice points: about 100 MiB of arrays
 _MOST_PIECES = 2.0**20  # lattice points of a single step
 _MOST_JUMPS = 2.0**15  # pieces of a step's loss beyond the threshold
+_WIDE = 30.0
 _ROUNDS = 6
 _WIDENINGS = 12
 _OUT_OF_RANGE = (Unresolved, OverflowError, ValueError)  # ValueError: math's complaint about NaN and logs of 0
@@ -115,15 +116,10 @@ def _upper_by(way: _Way, question: Question, enough: float) -> float:
 
 
 def rough_answer(events: Sequence[Event], question: Question) -> float:
-    """The saddle-point approximation of the answer, for *remove*; NaN where there is none."""
-    try:
-        with np.errstate(all="ignore"):
-            way = _Plain(events, REMOVE, question)
-    except _OUT_OF_RANGE:
-        return math.nan
-    if isinstance(question, EpsilonQuestion):
-        return way.guess
-    return min(way.saddle.log_delta - way.saddle.tilt * max(way.guess - way.saddle.epsilon, 0.0), 0.0)
+    """An approximation of the answer for *remove*, without any lattice; NaN where there is none."""
+    for way in _ways(events, REMOVE, question):
+        return way.guess if isinstance(question, EpsilonQuestion) else way.rough_log_delta()
+    return math.nan
 
 
 def _refine(way: _Way, question: Question, best: tuple[float, float], enough: float) -> tuple[float, float]:
@@ -152,12 +148,15 @@ def _refine(way: _Way, question: Question, best: tuple[float, float], enough: fl
 
 def _with_room(way: _Way, step: float, *, upper: bool) -> tuple[Composed | RareLosses, float]:
     """The law on a lattice of `step`, or of a wider one if that needs too many points; and the step."""
+    step = max(step, 1.05 * way.span / _MOST_POINTS)
     for _ in range(_WIDENINGS):
         if not 1e-290 < step < 1e290:
             raise Unresolved(f"a lattice step of {step}")
         try:
             with np.errstate(all="ignore"):
-                return way.law(step, upper=upper), step
+                law = way.law(step, upper=upper)
+            way.span = step * (law.bulk if isinstance(law, RareLosses) else law).mass.size
+            return law, step
         except TooManyPoints as error:
             step *= 1.1 * max(error.points / _MOST_POINTS, 1.1)
     raise Unresolved("no lattice has room")
@@ -170,6 +169,7 @@ class _Way:
     slope: float  # −d log δ/dε there
     deviation: float  # of the law on the lattice
     coarse: list[LossPieces]  # of each event's step, cut without a lattice
+    span: float = 0.0  # length of the last law's window
 
     def __init__(self, events: Sequence[Event], direction: str, question: Question) -> None:
         self.events, self.question = list(events), question
@@ -190,6 +190,10 @@ class _Way:
         else:
             return 0.0
         return lattice.below(anchor, step)
+
+    def rough_log_delta(self) -> float:
+        """log δ at the question's ε, roughly, <= 0."""
+        raise NotImplementedError
 
     def _pieces(self, cuts: Cuts) -> list[LossPieces]:
         return [_pieces(e, d, cuts) for e, d in zip(self.events, self.directions, strict=True)]
@@ -242,6 +246,9 @@ class _Plain(_Way):
         finest = math.sqrt(5.0 * width / (self.steps * (self.slope + 1)))
         return min(finest, max(self.deviation, 0.03 * width))
 
+    def rough_log_delta(self) -> float:
+        return min(self.saddle.log_delta - self.saddle.tilt * max(self.guess - self.saddle.epsilon, 0.0), 0.0)
+
     def cut_finer(self) -> bool:
         self.fineness += 1
         return self.fineness <= _FINEST and any(event.is_spherical for event in self.events)
@@ -262,8 +269,18 @@ class _Plain(_Way):
         if top - bottom > _MOST_PIECES * step:
             raise TooManyPoints((top - bottom) / step * (_MOST_POINTS / _MOST_PIECES))
         offset = self._offset(index, step)
-        pieces = _pieces(event, self.directions[index], Cuts(self.depth, step, offset, fineness=self.fineness))
+        direction = self.directions[index]
+        calm, wide = (self._calm(index), _WIDE * step) if direction == ADD else (math.inf, math.inf)
+        pieces = _pieces(event, direction, Cuts(self.depth, step, offset, calm, wide, self.fineness))
         return (lattice.upper if upper else lattice.lower)(pieces, step, offset)
+
+    def _calm(self, index: int) -> float:
+        """For *add*: −loss below which so little mass lies that cuts `_WIDE` times as far apart cost a tenth."""
+        pieces = self.coarse[index]
+        order = np.argsort(pieces.mean_low)
+        below = np.cumsum(np.exp(pieces.log_mass_high[order]))
+        found = int(np.searchsorted(below, 0.1 / _WIDE**2))
+        return max(-float(pieces.mean_low[order][min(found, len(order) - 1)]), 0.0)
 
     def _on_ends(self, step: float) -> float:
         """A step near `step` that puts both ends of a bounded loss on the lattice: there may be atoms."""
@@ -302,6 +319,9 @@ class _Rare(_Way):
         self.deviation = self.bulk.at(0.0).deviation
         self.tilt = self._tilt()
         self.depth = self._depth(log_delta)
+
+    def rough_log_delta(self) -> float:
+        return min(self._log_delta(self.guess), 0.0)
 
     def _threshold(self, log_delta: float) -> float:
         """The loss that some step exceeds with probability √(width·δ): two such steps are little beside δ.

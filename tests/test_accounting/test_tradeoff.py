@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from optnoise.accounting import Release, compose_epsilon
 from optnoise.accounting.tradeoff import (
@@ -142,6 +142,7 @@ def test_sampled_gaussian_curve_is_the_convex_hull_of_both_directions():
     slack=st.sampled_from([0.0, 1e-3, 0.1]),
     seed=st.integers(0, 99),
 )
+@example(atoms=[(0, 0), (1, 1)], grid=[5e-324], infinite=False, slack=0.0, seed=0)
 @settings(max_examples=150)
 def test_any_discrete_pair_lies_inside(atoms, grid, infinite, slack, seed):
     """Random pairs (infinite losses included), random grids and loose bounds of δ: the true curve is inside."""
