@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..mechanisms import DensityShape, Mechanism, Noise, SphericalGamma
+from ..mechanisms.base import LOSS_ROUNDING
 
 Array = NDArray[np.float64]
 
 _FARTHEST = 1e100  # units of C
-_LOSS_ROUNDING = 1e-13  # relative, of `Mechanism.loss_at_zero`
 _EPS = float(np.finfo(np.float64).eps)
 
 
@@ -96,11 +96,8 @@ def largest_loss(mechanism: Noise, shift: float) -> float:
     """sup over x of ℓ(x), the Rényi divergence of order ∞ of one coordinate; `inf` if the loss is not bounded."""
     if isinstance(mechanism, SphericalGamma):  # | |x − t·e₁| − |x| | <= t for the ℓ2 mechanism
         is_l2 = mechanism.power == 1 and mechanism.shape == mechanism.dimension
-        return shift / mechanism.scale * (1 + _LOSS_ROUNDING) if is_l2 else math.inf
-    if mechanism.density_shape is DensityShape.LOG_CONVEX_SIDES:
-        # log p convex on each side: ℓ rises up to x = 0 and falls after it until t (and is negative beyond t/2).
-        return mechanism.loss_at_zero(shift) * (1 + _LOSS_ROUNDING)
-    return math.inf
+        return shift / mechanism.scale * (1 + LOSS_ROUNDING) if is_l2 else math.inf
+    return mechanism.largest_loss(shift)
 
 
 def cut(mechanism: Mechanism, shift: ArrayLike, *, outer: int = 256, inner: int = 64) -> Cells:

@@ -7,6 +7,7 @@ from .laplace import Laplace
 from .registry import FAMILIES, Noise, family, from_spec, independent, load, parse
 from .scale_mixture import ScaleMixture
 from .spherical import SphericalGamma
+from .tabulated import Tabulated
 
 __all__ = [
     "FAMILIES",
@@ -18,6 +19,7 @@ __all__ = [
     "Noise",
     "ScaleMixture",
     "SphericalGamma",
+    "Tabulated",
     "family",
     "from_spec",
     "independent",

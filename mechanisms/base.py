@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import dataclasses
 import enum
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -23,6 +24,8 @@ if TYPE_CHECKING:  # torch is imported where noise is drawn, so that accounting 
     import torch
 
 SPEC_FORMAT = 1  # version of the JSON document that `spec` writes
+_DEEPEST_BREAK = 45.0  # −log P(X > x) up to which quadrature cuts at the density's breaks
+LOSS_ROUNDING = 1e-13  # relative, of `Mechanism.loss_at_zero`
 
 
 class DensityShape(enum.Enum):
@@ -31,10 +34,13 @@ class DensityShape(enum.Enum):
     LOG_CONCAVE: log p is concave, so the privacy loss log p(x)/p(x−t) is monotone in x.
     LOG_CONVEX_SIDES: log p is convex on each side of 0 (every scale mixture of Laplace noise), so the loss rises up
     to x = 0, falls until x = t and rises again.
+    UNIMODAL: nothing more than that p falls with |x|. Bounds then take the loss on an interval from
+    `Mechanism.loss_range`, and cut the line at the `Mechanism.breaks`.
     """
 
     LOG_CONCAVE = "log-concave"
     LOG_CONVEX_SIDES = "log-convex on each side"
+    UNIMODAL = "unimodal"
 
 
 class Mechanism(abc.ABC):
@@ -166,6 +172,40 @@ class Mechanism(abc.ABC):
         """sup over x of |d log p / dx|, in units of 1/C; `inf` where it is not bounded (the Gaussian)."""
         return math.inf
 
+    def breaks(self, reach: float) -> NDArray[np.float64]:
+        """Distances in (0, `reach`] from 0, increasing, at which log p has a kink or a jump, shape (breaks,).
+
+        Bounds and quadrature cut the line there. In units of C, as `reach`.
+        """
+        return np.empty(0)
+
+    def loss_range(
+        self, near: ArrayLike, width: ArrayLike, shift: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """(lower, upper) bounds of log p(x)/p(x+shift) over near <= x <= near+width, `near` >= 0; broadcast shape.
+
+        `width` may be inf. Bounds of a UNIMODAL noise rest on it; rounding must be included. Here from the fall of p
+        alone: the loss at `near`, less the fall of log p over the width, plus that beyond `shift`. A family overrides
+        it where it knows more, as intervals between `breaks` are short only because these bounds are wide.
+        """
+        near, width = np.broadcast_arrays(np.asarray(near, dtype=np.float64), np.asarray(width, dtype=np.float64))
+        bounded = np.isfinite(width)
+        step = np.where(bounded, width, 0.0)
+        loss = self.log_density_drop(near, shift)
+        low = loss - self.log_density_drop(near, step)
+        high = loss + self.log_density_drop(near + shift, step)
+        scale = np.abs(self.log_density(near)) + np.abs(self.log_density(near + shift)) + np.abs(low) + np.abs(high)
+        slack = 1e-15 * (2 + scale)
+        low, high = np.maximum(low - slack, 0.0), high + slack
+        return np.where(bounded, low, 0.0), np.where(bounded, high, self.largest_loss(shift))
+
+    def largest_loss(self, shift: float) -> float:
+        """An upper bound on log p(x)/p(x−shift) over all x, rounding included; `inf` where none is known."""
+        if self.density_shape is DensityShape.LOG_CONVEX_SIDES:
+            # log p convex on each side: the loss rises up to x = 0 and falls after it until x = shift.
+            return self.loss_at_zero(shift) * (1 + LOSS_ROUNDING)
+        return math.inf
+
     def renyi_divergence(self, order: float, shift: float) -> float:
         """Rényi divergence of `order` >= 1 between the laws of X and X + `shift`, one coordinate, natural log.
 
@@ -257,11 +297,12 @@ class Mechanism(abc.ABC):
         return total
 
     def _integrate_line(self, function: Any, shift: float) -> float:
-        """∫ function over the line, split at the kinks 0 and `shift` of the density and of its shifted copy."""
-        decay = self.tail_index
-        total = self._integrate_side(lambda x: function(-x), decay=decay)
-        total += self._integrate_side(lambda x: function(shift + x), decay=decay)
-        for low, high in ((0.0, shift / 2), (shift / 2, shift)):
+        """∫ function over the line, split at 0, at `shift` and at the breaks of the density and of its shifted copy."""
+        decay, breaks = self.tail_index, self.breaks(float(self.tail_quantile(-_DEEPEST_BREAK)))
+        kinks = np.unique(np.concatenate([[0.0, shift / 2, shift], breaks, -breaks, shift + breaks, shift - breaks]))
+        total = self._integrate_side(lambda x: function(kinks[0] - x), decay=decay)
+        total += self._integrate_side(lambda x: function(kinks[-1] + x), decay=decay)
+        for low, high in itertools.pairwise(kinks):
             total += integrate.quad(lambda x: float(function(np.float64(x))), low, high, limit=400, epsrel=1e-11)[0]
         return total
 

@@ -18,6 +18,7 @@ from .gaussian import Gaussian
 from .laplace import Laplace
 from .scale_mixture import ScaleMixture
 from .spherical import SphericalGamma
+from .tabulated import Tabulated
 
 FAMILIES: dict[str, type[Mechanism]] = {
     family.family: family
@@ -26,6 +27,7 @@ FAMILIES: dict[str, type[Mechanism]] = {
         Laplace,
         ScaleMixture,
         GammaLaplace,
+        Tabulated,
     )
 }
 """Noise drawn independently per coordinate, by name."""
@@ -68,13 +70,17 @@ def independent(noise: Noise) -> Mechanism:
 def parse(text: str) -> Noise:
     """Read a noise from inline text (`gaussian:noise_multiplier=1.0`) or from the JSON file at that path.
 
+    The numbers of a list are separated by semicolons: `tabulated:knots=1;2,slopes=2;1;0.5`.
+
     A file holds one noise document, or a search result, whose first (best) noise is taken.
     """
     if not isinstance(text, str):
         raise ValueError(f"expected a noise as text, got {text!r}")
     name, colon, arguments = text.partition(":")
     if name in _ALL and colon:
-        return _build(name, _read_arguments(text, arguments))
+        cls = _ALL[name]
+        lists = {key for key in (*_field_names(cls), *cls.short_keys) if _is_list(cls, cls.short_keys.get(key, key))}
+        return _build(name, _read_arguments(text, arguments, lists))
     if Path(text).is_file():
         return load(text)
     if name in _ALL:
@@ -110,19 +116,39 @@ def _field_names(cls: type[Noise]) -> list[str]:
     return [field.name for field in dataclasses.fields(cls)]  # type: ignore[arg-type]
 
 
-def _read_arguments(text: str, arguments: str) -> dict[str, float]:
-    values: dict[str, float] = {}
+def _is_list(cls: type[Noise], field: str) -> bool:
+    """Whether the field is declared as a tuple of numbers (annotations are text here)."""
+    return next("tuple" in str(f.type) for f in dataclasses.fields(cls) if f.name == field)  # type: ignore[arg-type]
+
+
+def _value(name: str, field: str, value: Any, *, is_list: bool) -> Any:
+    if not is_list:
+        return _validate.finite(field, value)
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"expected {field} of {name} to be a list of numbers, got {field}={value!r}")
+    return tuple(_validate.finite(f"{field}[{i}]", item) for i, item in enumerate(value))
+
+
+def _read_arguments(text: str, arguments: str, lists: set[str]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
     for item in arguments.split(","):
         key, equals, value = (part.strip() for part in item.partition("="))
         if not equals:
             raise ValueError(f"expected KEY=VALUE, got {item!r} in {text!r}")
         if key in values:
             raise ValueError(f"the parameter {key!r} stands twice in {text!r}")
-        try:
-            values[key] = float(value)
-        except ValueError:
-            raise ValueError(f"expected {key} to be a number, got {key}={value!r} in {text!r}") from None
+        if key in lists:
+            values[key] = [_number(key, item.strip(), text) for item in value.split(";") if item.strip()]
+        else:
+            values[key] = _number(key, value, text)
     return values
+
+
+def _number(key: str, value: str, text: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError(f"expected {key} to be a number, got {key}={value!r} in {text!r}") from None
 
 
 def _build(name: str, parameters: Mapping[str, Any]) -> Noise:
@@ -136,7 +162,7 @@ def _build(name: str, parameters: Mapping[str, Any]) -> Noise:
             raise ValueError(f"unknown parameter {key!r} of {name}; known: {short or ', '.join(fields)}")
         if field in values:
             raise ValueError(f"the parameter {field!r} of {name} is given twice")
-        values[field] = _validate.finite(field, value)
+        values[field] = _value(name, field, value, is_list=_is_list(cls, field))
     missing = [
         field.name
         for field in dataclasses.fields(cls)  # type: ignore[arg-type]

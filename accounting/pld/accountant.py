@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from ...mechanisms import DensityShape
 from ..accountant import Accountant, LogDelta
 from ..cells import largest_loss
 from ..event import Event
@@ -36,8 +35,6 @@ class PrivacyLoss(Accountant):
                 continue
             if not event.is_scalar:
                 return "a privacy loss distribution needs one coordinate, Gaussian noise or spherical noise"
-            if event.mechanism.density_shape not in (DensityShape.LOG_CONCAVE, DensityShape.LOG_CONVEX_SIDES):
-                return f"nothing is known of the shape of the density of {event.mechanism.family}"
         return None
 
     def epsilon(self, events: Sequence[Event], delta: float, relative_width: float) -> EpsilonInterval:

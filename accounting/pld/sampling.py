@@ -49,6 +49,15 @@ def sampled(loss: Array, rate: float) -> Array:
         return np.where((loss > _LARGE) | (change < -0.5), apart, np.log1p(change))
 
 
+def unsampled(value: Array, rate: float) -> Array:
+    """The ℓ at which log(1 − q + q·e^ℓ) is `value`, about; for values above log(1 − q)."""
+    if rate == 1:
+        return value
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        near = np.log1p(np.expm1(np.minimum(value, _LARGE)) / rate)
+    return np.where(value > _LARGE, value - np.log(rate), near)
+
+
 def _slope(loss: Array, value: Array, rate: float) -> Array:
     """d log(1 − q + q·e^ℓ)/dℓ = q·e^{ℓ − value} <= 1."""
     return np.ones_like(loss) if rate == 1 else np.minimum(np.exp(np.log(rate) + loss - value), 1.0)

@@ -1,11 +1,13 @@
 """The pieces of one scalar release and its shifted copy, Poisson-sampled or not: fine where a lattice asks for it.
 
 With p the density, P its law, Q the law shifted by t > 0 and ℓ = log p(x)/p(x−t), reflection x ↦ t−x swaps P and Q and
-negates ℓ, so only x <= t/2 is cut, where ℓ >= 0; the mirrored pieces have masses exchanged and losses negated. ℓ is
-monotone on x <= 0 and on 0 <= x <= t/2: with log-concave densities it falls everywhere; with log-convex sides it rises
-up to x = 0 and falls to 0 at t/2. So its values at the ends of a piece bracket it, and nothing assumes that it is
-monotone on the line. Sampling at rate q changes (P, Q) into (M, Q) or (Q, M), M = (1−q)Q + qP, with loss ±log(1 − q +
-q·e^ℓ), monotone in ℓ; on the same pieces, as M(piece) = (1−q)Q(piece) + qP(piece).
+negates ℓ, so only x <= t/2 is cut, where ℓ >= 0; the mirrored pieces have masses exchanged and losses negated. On
+0 <= x <= t/2, ℓ falls to 0, since p is unimodal. On x <= 0 it is monotone for log-concave densities (falling) and for
+log-convex sides (rising): then its values at the ends of a piece bracket it. For any other unimodal density the noise
+brackets it itself (`Mechanism.loss_range`), and the line is cut at its `breaks` and at their mirror images.
+
+Sampling at rate q changes (P, Q) into (M, Q) or (Q, M), M = (1−q)Q + qP, with loss ±log(1 − q + q·e^ℓ), monotone in ℓ;
+on the same pieces, as M(piece) = (1−q)Q(piece) + qP(piece).
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from ...mechanisms import DensityShape, Mechanism
 from .. import cells
 from ..event import Event
 from .pieces import LossPieces
-from .sampling import Half, sampled, sampled_line
+from .sampling import Half, sampled, sampled_line, unsampled
 
 Array = NDArray[np.float64]
 
@@ -49,7 +51,8 @@ def scalar_pieces(event: Event, direction: str, cuts: Cuts) -> LossPieces:
     """Pieces of one step of `event` in `direction`."""
     left, middle = _knots(event.mechanism, event.shift, cuts.depth)
     if np.isfinite(cuts.step):
-        left = _refine(left, _loss_left(event.mechanism, event.shift, left), event.sampling_rate, cuts)
+        refine = _refine_each if event.mechanism.density_shape is DensityShape.UNIMODAL else _refine
+        left = refine(left, _loss_left(event.mechanism, event.shift, left), event.sampling_rate, cuts)
         middle = _refine(middle, _loss_middle(event.mechanism, event.shift, middle), event.sampling_rate, cuts)
     half = _half_line(event.mechanism, event.shift, left, middle)
     return sampled_line(half, event.sampling_rate, direction)
@@ -66,7 +69,16 @@ def _knots(mechanism: Mechanism, shift: float, depth: float) -> tuple[Array, Arr
     else:
         tail = depth * np.linspace(0, 1, _KNOTS) ** 2
         left = np.unique(np.maximum(mechanism.tail_quantile(-np.log(2) - tail), 0.0))
-    return left, shift * np.linspace(0, 0.5, _MIDDLE_KNOTS)
+    middle = shift * np.linspace(0, 0.5, _MIDDLE_KNOTS)
+    breaks = mechanism.breaks(float(left[-1]) + shift)
+    if not len(breaks):
+        return left, middle
+    left = _with_cuts(left, np.concatenate([breaks, breaks - shift]))
+    return left, _with_cuts(middle, np.concatenate([breaks, shift - breaks]))
+
+
+def _with_cuts(knots: Array, extra: Array) -> Array:
+    return np.union1d(knots, extra[(extra > knots[0]) & (extra < knots[-1])])
 
 
 def _loss_left(mechanism: Mechanism, shift: float, distance: Array) -> Array:
@@ -90,6 +102,30 @@ def _refine(knots: Array, loss: Array, rate: float, cuts: Cuts) -> Array:
     return np.union1d(knots, np.clip(np.interp(wanted, value, position), knots[0], knots[-1]))
 
 
+def _refine_each(knots: Array, loss: Array, rate: float, cuts: Cuts) -> Array:
+    """As `_refine`, for a loss that rises and falls: each interval by itself, as if ℓ were linear on it."""
+    value = sampled(loss, rate)
+    points = [knots]
+    for low, high, step, offset in (
+        (-np.inf, cuts.calm, cuts.step, cuts.offset),
+        (cuts.calm, np.inf, cuts.wide_step, cuts.calm),
+    ):
+        if not (low < high and np.isfinite(step)):
+            continue
+        bottom = np.clip(np.minimum(value[:-1], value[1:]), low, high)
+        top = np.clip(np.maximum(value[:-1], value[1:]), low, high)
+        first = np.floor((bottom - offset) / (0.5 * step)) + 1
+        count = np.maximum(np.ceil((top - offset) / (0.5 * step)) - first, 0)
+        if not np.sum(count) <= _MOST_CUTS:
+            raise OverflowError(f"{np.sum(count):.3g} cuts of one step's loss")
+        index = np.repeat(np.arange(len(count)), count.astype(np.int64))
+        number = first[index] + np.arange(len(index)) - (np.cumsum(count) - count)[index]
+        wanted = unsampled(np.asarray(offset + 0.5 * step * number, dtype=np.float64), rate)
+        part = np.clip((wanted - loss[index]) / (loss[index + 1] - loss[index]), 0.0, 1.0)
+        points.append(knots[index] + part * (knots[index + 1] - knots[index]))
+    return np.unique(np.concatenate(points))
+
+
 def _multiples(low: float, high: float, step: float, offset: float) -> Array:
     """offset + k·step strictly between low and high."""
     first, last = np.floor((low - offset) / step) + 1, np.ceil((high - offset) / step)
@@ -105,7 +141,7 @@ def _half_line(mechanism: Mechanism, shift: float, left: Array, middle: Array) -
     near, width = left, np.append(np.diff(left), np.inf)
     loss = _loss_left(mechanism, shift, left)
     rising = mechanism.density_shape is DensityShape.LOG_CONCAVE
-    beyond = np.append(loss[1:], np.inf if rising else 0.0)  # p is unimodal: ℓ >= 0 far out
+    beyond = np.append(loss[1:], mechanism.largest_loss(shift) if rising else 0.0)  # p is unimodal: ℓ >= 0 far out
     error = _drop_error(mechanism, loss, mechanism.log_density(left))
     outside = _interval(mechanism, near, width), _interval(mechanism, near + shift, width)
 
@@ -116,6 +152,8 @@ def _half_line(mechanism: Mechanism, shift: float, left: Array, middle: Array) -
 
     low, high = np.minimum(loss, beyond), np.maximum(loss, beyond)
     margin = np.maximum(error, np.append(error[1:], error[-1]))
+    if mechanism.density_shape is DensityShape.UNIMODAL:
+        (low, high), margin = mechanism.loss_range(near, width, shift), 0.0
     inner_margin = np.maximum(inner_error[1:], inner_error[:-1])
     return Half(
         log_p=np.concatenate([outside[0][0], inside[0][0]]),
