@@ -158,7 +158,7 @@ def budget_for(problem: Problem) -> Budget:
         return OneRelease(problem.epsilon, problem.delta, problem.sampling_rate, problem.shift)
     if problem.dimension >= _FISHER_FROM:
         return _fisher_budget(problem)
-    orders, log_moments = _renyi_budgets(problem)
+    orders, log_moments = renyi_budgets(problem)
     if not len(orders):  # a sampled vector at a budget so small that its integer orders would be too many
         return _fisher_budget(problem)
     return RenyiBudget(tuple(orders), tuple(log_moments), problem.sampling_rate, int(problem.dimension), problem.shift)
@@ -169,11 +169,17 @@ def _fisher_budget(problem: Problem) -> FisherInformation:
     return FisherInformation(gaussian.fisher_information)
 
 
-def _renyi_budgets(problem: Problem) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """(orders, log moment that the budget leaves one release at each), both (m,), where that is positive."""
+def renyi_budgets(
+    problem: Problem, orders: NDArray[np.float64] | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """(orders, log moment that the budget leaves one release at each), both (m,), where that is positive.
+
+    The orders are those given, or enough of them for the problem.
+    """
     highest = 4 * (1 + math.log(1 / problem.delta) / problem.epsilon)
-    orders = 1 + np.geomspace(0.02, max(highest, 60.0), 60)
-    if problem.dimension > 1 and problem.sampling_rate < 1:
-        orders = np.unique(np.rint(np.geomspace(2, min(max(highest, 8.0), _LARGEST_INTEGER_ORDER), 30)))
+    if orders is None:
+        orders = 1 + np.geomspace(0.02, max(highest, 60.0), 60)
+        if problem.dimension > 1 and problem.sampling_rate < 1:
+            orders = np.unique(np.rint(np.geomspace(2, min(max(highest, 8.0), _LARGEST_INTEGER_ORDER), 30)))
     total = (orders - 1) * (problem.epsilon - np.log1p(-1 / orders)) + math.log(problem.delta) + np.log(orders)
     return orders[total > 0], total[total > 0] / problem.steps

@@ -122,6 +122,15 @@ def rough_answer(events: Sequence[Event], question: Question) -> float:
     return math.nan
 
 
+def lattice_law(events: Sequence[Event], direction: str, question: Question) -> Composed:
+    """The composed law on the lattice that `refined` tries first, from above; tilted to the question's saddle point."""
+    with np.errstate(all="ignore"):
+        way = _Plain(events, direction, question)
+    law, _ = _with_room(way, way.first_step(), upper=True)
+    assert isinstance(law, Composed)
+    return law
+
+
 def _refine(way: _Way, question: Question, best: tuple[float, float], enough: float) -> tuple[float, float]:
     step, widest = way.first_step() * (3.0 if enough > -math.inf else 1.0), math.inf
     for _ in range(_ROUNDS):

@@ -1,0 +1,253 @@
+"""The cheapest noise for one coordinate among symmetric densities that fall with |x|, and how near to it others are."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import final
+
+import numpy as np
+from numpy.typing import NDArray
+from threadpoolctl import threadpool_limits
+
+from ...accounting import EpsilonInterval, calibrate, epsilon
+from ...accounting.event import to_events
+from ...accounting.release import Release
+from ...accounting.renyi import renyi_curve
+from ...mechanisms import Gaussian, Laplace, Mechanism, Tabulated
+from .._progress import track
+from ..budget import renyi_budgets
+from ..problem import Problem
+from .certificate import Certified, certified
+from .cost import LinearCost, linear_cost
+from .exact import from_noise, polished
+from .functional import HockeyStick, RenyiMoment
+from .knots import first_shape, fitted, refined
+from .linear import certified_linear
+from .loglinear import LogLinear, Shape
+
+Array = NDArray[np.float64]
+
+_ORDERS = 7  # of the certificate's grid
+_NEAREST = 1.12  # ratio of α − 1 between neighbouring orders of the second scan
+_ITERATIONS = 120
+_SPLITS = 12
+_LARGEST_MOMENT = 500.0  # log moment beyond which e^moment is left out of the scan
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class OrderOptimum:
+    """The convex program at one Rényi order: costs in the problem's units.
+
+    Attributes:
+        order: α.
+        cost: of the best density found under the Rényi constraint at this order.
+        bound: no symmetric density that falls with |x| and meets the constraint at this order costs less.
+    """
+
+    order: float
+    cost: float
+    bound: float
+
+
+@final
+@dataclasses.dataclass(frozen=True)
+class ConvexOptimum:
+    """What `convex_optimum` found. Costs in units of C (mean_abs), C² (variance) or as probabilities (usefulness).
+
+    Attributes:
+        problem: what was asked.
+        mechanism: the cheapest noise found, scaled to the exact ε.
+        cost: its cost.
+        gaussian_cost: of the Gaussian at the same exact ε.
+        epsilon: its proven interval, the upper end at most the target.
+        orders: the grid of Rényi orders and the optimum at each; empty for one release.
+        exact_bound: no symmetric density that falls with |x| and has this (ε, δ) costs less: proven for one release,
+            where the exact problem is a linear program; None for several.
+    """
+
+    problem: Problem
+    mechanism: Mechanism
+    cost: float
+    gaussian_cost: float
+    epsilon: EpsilonInterval
+    orders: tuple[OrderOptimum, ...]
+    exact_bound: float | None
+
+    @property
+    def ratio(self) -> float:
+        """Cost over that of the Gaussian at equal exact ε."""
+        return self.cost / self.gaussian_cost
+
+    @property
+    def renyi_bound(self) -> float | None:
+        """The least dual bound over the grid of orders: for noises that meet the Rényi constraint at one of them."""
+        return min(order.bound for order in self.orders) if self.orders else None
+
+    def exact_ratio(self, noise: Mechanism) -> float:
+        """Cost of `noise`, scaled to the same exact ε, over that of `mechanism`: a comparison, not a certificate."""
+        scaled = calibrate(noise, epsilon=self.problem.epsilon, **self.problem.budget())
+        return self.problem.cost_of(scaled) / self.cost
+
+    def renyi_gap(self, noise: Mechanism) -> float:
+        """Cost of `noise`, scaled to the Rényi constraint at its best order of the grid, over `renyi_bound`, less 1.
+
+        Both sides under the same constraint, so it is >= 0 and certifies how far the noise is from the optimum.
+        """
+        if not self.orders:
+            raise ValueError("one release has no Rényi constraint: compare its cost with exact_bound")
+        moments = dict(zip(*_moments(self.problem, [o.order for o in self.orders]), strict=True))
+        costs = [
+            self.problem.cost_of(noise.scaled(_renyi_factor(self.problem, noise, order, moments[order])))
+            for order in moments
+        ]
+        return min(costs) / self.renyi_bound - 1
+
+
+def convex_optimum(
+    problem: Problem, *, starts: Sequence[Mechanism] = (), certify: bool = True, progress: bool = False
+) -> ConvexOptimum:
+    """The cheapest noise for `problem` among all symmetric densities that fall with |x|, one coordinate.
+
+    For several releases: the Rényi-constrained program (convex) at the best order, then changes that lower the cost at
+    equal exact ε until no small one does (`exact`). For one release: the Gaussian, the Laplace, the staircase or one of
+    `starts`, and the bound of the linear program of (ε, δ) itself, which tells how little is left. The result is
+    scaled by `accounting.calibrate`, whose bound is proven, whatever the solvers did; it never costs more than the
+    Gaussian, the Laplace or one of `starts`.
+
+    Args:
+        problem: dimension 1; cost variance, mean_abs or usefulness:GAMMA.
+        starts: more noises to start from, any family.
+        certify: also compute the dual bounds (about a second per Rényi order).
+        progress: show a bar on standard error.
+
+    Raises:
+        ValueError: more than one coordinate, or a cost that is not linear in the density.
+    """
+    if problem.dimension != 1:
+        raise ValueError(
+            f"expected dimension=1 (the convex programs are for one coordinate), got dimension={problem.dimension:g}"
+        )
+    cost = linear_cost(problem)
+    with threadpool_limits(1):
+        references = [_scaled(problem, noise) for noise in (Gaussian(1.0), Laplace(1.0), *starts)]
+        start = min(references, key=problem.cost_of)
+        if problem.steps == 1:
+            orders, noises = (), []
+            bound = _one_release_bound(problem, start, cost) if certify else None
+        else:
+            orders, shape = _over_orders(problem, start, cost, certify=certify, progress=progress)
+            bound = None
+            shapes = [shape, first_shape(start, problem.shift)]
+            noises = [polished(problem, shape, cost) for shape in track(shapes, "exact optimum", show=progress)]
+    best = min([*references, *noises], key=problem.cost_of)
+    interval = epsilon(best, **problem.budget(), verify=True)
+    if not interval.upper <= problem.epsilon:
+        raise ArithmeticError(f"calibrated noise has epsilon {interval.upper} > target {problem.epsilon}")
+    return ConvexOptimum(problem, best, problem.cost_of(best), problem.cost_of(references[0]), interval, orders, bound)
+
+
+def _scaled(problem: Problem, noise: Mechanism) -> Mechanism:
+    return calibrate(noise, epsilon=problem.epsilon, **problem.budget())
+
+
+def _one_release_bound(problem: Problem, start: Mechanism, cost: LinearCost) -> float:
+    functional = HockeyStick(problem.epsilon, problem.sampling_rate, problem.delta)
+    found = certified_linear(first_shape(start, problem.shift), functional, cost)
+    return found.bound * cost.in_units_of(problem.shift)
+
+
+def _moments(problem: Problem, orders: Sequence[float]) -> tuple[Array, Array]:
+    """(orders, log moment that one release may have at each)."""
+    return renyi_budgets(problem, np.asarray(orders, dtype=np.float64))
+
+
+def _functional(problem: Problem, order: float, moment: float) -> RenyiMoment:
+    return RenyiMoment(order, problem.sampling_rate, math.expm1(moment))
+
+
+def _over_orders(
+    problem: Problem, start: Mechanism, cost: LinearCost, *, certify: bool, progress: bool
+) -> tuple[tuple[OrderOptimum, ...], Shape]:
+    """The optimum at a grid of orders around the best one, and the shape at the best."""
+    first = first_shape(start, problem.shift)
+    found: dict[float, tuple[float, Shape]] = {}
+
+    def solve(order: float, moment: float) -> None:
+        near = min(found, key=lambda other: abs(math.log((other - 1) / (order - 1))), default=None)
+        shape = first if near is None else found[near][1]
+        found[order] = _renyi_optimum(_functional(problem, order, moment), shape, cost)
+
+    for order, moment in track(_scan(problem), "Rényi orders", show=progress):
+        solve(order, moment)
+    best = min(found, key=lambda order: found[order][0])
+    grid = 1 + (best - 1) * _NEAREST ** np.arange(-(_ORDERS // 2), _ORDERS // 2 + 1)
+    grid, moments = _moments(problem, grid)
+    for order, moment in track(list(zip(grid, moments, strict=True)), "Rényi optima", show=progress):
+        if order not in found:
+            solve(float(order), float(moment))
+    orders = []
+    if certify:
+        for order, moment in track(list(zip(grid, moments, strict=True)), "certificates", show=progress):
+            orders.append(_certified_order(problem, float(order), float(moment), found[float(order)], cost))
+    best = min(found, key=lambda order: found[order][0])
+    functional = _functional(problem, best, float(_moments(problem, [best])[1][0]))
+    shape = _renyi_optimum(functional, fitted(refined(found[best][1], _SPLITS), functional, cost), cost)[1]
+    return tuple(orders), shape
+
+
+def _scan(problem: Problem) -> list[tuple[float, float]]:
+    """About eight orders over the range where the constraint can hold, each with its log moment."""
+    orders, moments = renyi_budgets(problem)
+    usable = moments < _LARGEST_MOMENT
+    orders, moments = orders[usable], moments[usable]
+    if not len(orders):
+        raise ValueError("no Rényi order leaves a budget that floats can hold: use a larger delta or epsilon")
+    chosen = np.unique(np.linspace(0, len(orders) - 1, 9)[1:].astype(int))
+    return [(float(orders[i]), float(moments[i])) for i in chosen]
+
+
+def _renyi_optimum(functional: RenyiMoment, shape: Shape, cost: LinearCost) -> tuple[float, Shape]:
+    """(log cost, shape) of a log-linear optimum from `shape`, at the constraint."""
+    start = fitted(shape, functional, cost)
+    program = LogLinear(start.knots, functional, cost)
+    slopes = program.minimise(start.log_slopes, limit=math.log(functional.limit), iterations=_ITERATIONS)
+    candidates = [start]
+    with contextlib.suppress(ValueError):  # the solver's answer may be no density that scales to the constraint
+        candidates.append(fitted(Shape(start.knots, slopes), functional, cost))
+    costs = [LogLinear(s.knots, functional, cost).value(s.log_slopes).log_cost for s in candidates]
+    best = int(np.argmin(costs))
+    return costs[best], candidates[best]
+
+
+def _certified_order(
+    problem: Problem, order: float, moment: float, found: tuple[float, Shape], cost: LinearCost
+) -> OrderOptimum:
+    unit = cost.in_units_of(problem.shift)
+    result: Certified = certified(found[1], _functional(problem, order, moment), cost)
+    return OrderOptimum(order, min(result.cost, math.exp(found[0])) * unit, result.bound * unit)
+
+
+def _renyi_factor(problem: Problem, noise: Mechanism, order: float, moment: float) -> float:
+    """The factor by which `noise` meets the Rényi constraint at `order`, on its proven curve or in closed form."""
+    if isinstance(noise, Tabulated):
+        shape = from_noise(noise, problem.shift)
+        return float(fitted(shape, _functional(problem, order, moment), linear_cost(problem)).knots[0] / shape.knots[0])
+    (event,) = to_events([Release(noise, 1, problem.sampling_rate, 1, problem.adjacency)])
+
+    def exceeds(log_factor: float) -> bool:
+        divergence = renyi_curve(event.scaled(math.exp(log_factor))).at(np.array([order]))[0]
+        return not (order - 1) * divergence <= moment
+
+    low, high = 0.0, 0.0
+    while exceeds(high):
+        low, high = high, high + 1.0
+    while not exceeds(low):
+        low, high = low - 1.0, low
+    while high - low > 1e-7:
+        middle = 0.5 * (low + high)
+        low, high = (middle, high) if exceeds(middle) else (low, middle)
+    return math.exp(high)
