@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
 from ...accounting import EpsilonInterval, calibrate, epsilon
@@ -97,14 +97,15 @@ class ConvexOptimum:
 
         Both sides under the same constraint, so it is >= 0 and certifies how far the noise is from the optimum.
         """
-        if not self.orders:
+        bound = self.renyi_bound
+        if bound is None:
             raise ValueError("one release has no Rényi constraint: compare its cost with exact_bound")
         moments = dict(zip(*_moments(self.problem, [o.order for o in self.orders]), strict=True))
         costs = [
             self.problem.cost_of(noise.scaled(_renyi_factor(self.problem, noise, order, moments[order])))
             for order in moments
         ]
-        return min(costs) / self.renyi_bound - 1
+        return min(costs) / bound - 1
 
 
 def convex_optimum(
@@ -160,7 +161,7 @@ def _one_release_bound(problem: Problem, start: Mechanism, cost: LinearCost) -> 
     return found.bound * cost.in_units_of(problem.shift)
 
 
-def _moments(problem: Problem, orders: Sequence[float]) -> tuple[Array, Array]:
+def _moments(problem: Problem, orders: ArrayLike) -> tuple[Array, Array]:
     """(orders, log moment that one release may have at each)."""
     return renyi_budgets(problem, np.asarray(orders, dtype=np.float64))
 
