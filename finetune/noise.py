@@ -1,13 +1,15 @@
 """The only place where noise is added: once per logical batch, to the sum of clipped gradients.
 
-    gradient = (Σ_i clipped gradient_i + C · noise) / divisor
+    gradient = (Σ_i clipped gradient_i + s · noise) / divisor
 
-The noise is sized for the *sum*, whose sensitivity is C; the divisor is a constant chosen before seeing the data.
+The noise is sized for the *sum*, whose sensitivity is C; s is C, or the group's own scale where parameters are clipped
+in groups (`modes.py`). The divisor is a constant chosen before seeing the data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 import torch
@@ -28,16 +30,31 @@ class ClippedSum:
         self._parameters = dict(parameters)
         self._sums: dict[str, Tensor] = {}
         self.examples = 0
-        self._spent = False
+        self._spent = self._partial = False
 
-    def add(self, gradients: Mapping[str, Sequence[FactoredGradient]], factors: Tensor) -> None:
-        """Add Σ_i factors[i]·gradient_i for each parameter named; `factors` (B,) counts B examples."""
+    @contextlib.contextmanager
+    def adding(self, examples: int) -> Iterator[None]:
+        """Around the `add_part` calls of one microbatch of `examples`: if one of them fails, the sum is unusable."""
         self._refuse_if_spent()
-        self.examples += len(factors)
-        for name, parts in gradients.items():
-            out = self.of(name)
-            for part in parts:
-                part.add_weighted_sum(factors.to(out.device), out)
+        self._partial = True
+        yield
+        self._partial = False
+        self.examples += examples
+
+    def add_part(self, name: str, parts: Sequence[FactoredGradient], factors: Tensor) -> None:
+        """Add Σ_i factors[i]·gradient_i for the parameter called `name`; `factors` (B,)."""
+        out = self.of(name)
+        for part in parts:
+            part.add_weighted_sum(factors.to(out.device), out)
+
+    def absorb(self, other: ClippedSum) -> None:
+        """Add another sum of the same microbatch, and use it up."""
+        for name, total in other._sums.items():
+            if name in self._sums:
+                self._sums[name].add_(total)
+            else:
+                self._sums[name] = total
+        other._spent, other._sums = True, {}
 
     def of(self, name: str) -> Tensor:
         """The running sum of the parameter called `name` (private data): zero if nothing was added to it."""
@@ -58,21 +75,25 @@ class ClippedSum:
     def _refuse_if_spent(self) -> None:
         if self._spent:
             raise RuntimeError("the noise of this logical batch was already added; draw the next batch first")
+        if self._partial:
+            raise RuntimeError("adding up the clipped gradients failed half way; this logical batch is lost")
 
 
 def release(
     clipped_sum: ClippedSum,
     *,
     mechanism: Mechanism,
-    clipping_norm: float,
+    noise_scales: Mapping[str, float] | float,
     divisor: float,
     generator: torch.Generator,
 ) -> None:
-    """Set each trainable parameter's `.grad` to (clipped sum + C·noise) / divisor, in the parameter's dtype.
+    """Set each trainable parameter's `.grad` to (clipped sum + s·noise) / divisor, in the parameter's dtype.
 
-    The noise is independent over coordinates and parameters, drawn from `generator` in the model's order; parameters
-    that no example reached get noise too. Spends `clipped_sum`: raises RuntimeError on the second call.
+    s is the entry of `noise_scales` for the parameter; one number, the clipping norm C, holds for all. The noise is
+    independent over coordinates and parameters, drawn from `generator` in the model's order; parameters that no
+    example reached get noise too. Spends `clipped_sum`: raises RuntimeError on the second call.
     """
-    for parameter, total in clipped_sum.spend().values():
+    for name, (parameter, total) in clipped_sum.spend().items():
         noise = mechanism.sample(tuple(total.shape), generator=generator, device=total.device, dtype=total.dtype)
-        parameter.grad = total.add_(noise, alpha=clipping_norm).div_(divisor).to(parameter.dtype)
+        scale = noise_scales[name] if isinstance(noise_scales, Mapping) else noise_scales
+        parameter.grad = total.add_(noise, alpha=scale).div_(divisor).to(parameter.dtype)
