@@ -36,6 +36,7 @@ from .recorded import (
 
 _SUM_TERMS = 4096  # positions that one matrix product of a weighted sum adds up
 _TILE = 256  # positions of one tile of a Gram matrix
+_ROOM = 2  # see `OuterGradient.ghost_is_cheaper`
 _SPARE = 16  # roundings not counted one by one
 
 
@@ -220,11 +221,15 @@ class OuterGradient(FactoredGradient):
 
     def ghost_is_cheaper(self) -> bool:
         """Ghost costs 2T²(p + d) flops an example and keeps T(p + d) numbers for the product to come; the instantiated
-        gradient costs 2Tpd flops *in place of* that product's 2Tpd, and keeps pd numbers. One example alone has its
-        gradient instantiated: it is the sum."""
+        gradient costs 2Tpd flops *in place of* that product's 2Tpd, so no flops at all, but keeps pd numbers.
+
+        Where pd is up to `_ROOM` times T(p + d) the second was faster on a CPU and its memory does not show at the
+        peak; beyond, writing and reading it costs as much as the Gram matrices. One example alone always has its
+        gradient instantiated: it is the sum.
+        """
         if self.batch_size == 1:
             return False
-        return self.length * (self.inputs.width + self.output_grads.width) < self.element_count
+        return _ROOM * self.length * (self.inputs.width + self.output_grads.width) < self.element_count
 
     def compact(self) -> FactoredGradient:
         return self if self.ghost_is_cheaper() else self.instantiated()

@@ -18,6 +18,8 @@ from torch import Tensor, nn
 from ..mechanisms import Mechanism
 from .factored import FactoredGradient
 
+_BLOCK = 2**20  # coordinates drawn at a time
+
 
 @final
 class ClippedSum:
@@ -93,7 +95,42 @@ def release(
     independent over coordinates and parameters, drawn from `generator` in the model's order; parameters that no
     example reached get noise too. Spends `clipped_sum`: raises RuntimeError on the second call.
     """
-    for name, (parameter, total) in clipped_sum.spend().items():
-        noise = mechanism.sample(tuple(total.shape), generator=generator, device=total.device, dtype=total.dtype)
+    sums = clipped_sum.spend()
+    stream = _NoiseStream(mechanism, generator, sum(total.numel() for _, total in sums.values()))
+    for name, (parameter, total) in sums.items():
         scale = noise_scales[name] if isinstance(noise_scales, Mapping) else noise_scales
-        parameter.grad = total.add_(noise, alpha=scale).div_(divisor).to(parameter.dtype)
+        stream.add_to(total.view(-1), scale)
+        parameter.grad = total.div_(divisor).to(parameter.dtype)
+
+
+@final
+class _NoiseStream:
+    """The noise of one release, `total` coordinates of it, drawn block by block across the parameters.
+
+    A draw of many coordinates is the cheapest, and a block is the largest temporary.
+    """
+
+    def __init__(self, mechanism: Mechanism, generator: torch.Generator, total: int) -> None:
+        self._mechanism, self._generator, self._left = mechanism, generator, total
+        self._block: Tensor | None = None
+        self._used = 0
+
+    def add_to(self, flat: Tensor, scale: float) -> None:
+        """flat += scale · (the next coordinates)."""
+        start = 0
+        while start < len(flat):
+            block = self._next_block(flat)
+            count = min(len(block) - self._used, len(flat) - start)
+            flat[start : start + count].add_(block[self._used : self._used + count], alpha=scale)
+            self._used += count
+            self._left -= count
+            start += count
+
+    def _next_block(self, like: Tensor) -> Tensor:
+        """The block in use, a new one if it is used up or of another kind; no coordinate is given out twice."""
+        block = self._block
+        if block is None or self._used == len(block) or (block.dtype, block.device) != (like.dtype, like.device):
+            count = min(_BLOCK, self._left)
+            block = self._mechanism.sample((count,), generator=self._generator, device=like.device, dtype=like.dtype)
+            self._block, self._used = block, 0
+        return block

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from model_zoo import FAMILIES, PARTS, build, data, losses_of, train_part
 
 
