@@ -20,7 +20,6 @@ import gc
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -232,18 +231,19 @@ def step_times(setting: Setting, engines: list[str], rounds: int, device: str) -
 
 def peak_memory(setting: Setting, engine: str, device: str) -> int:
     """Bytes over those after the imports at the peak of three steps. In a process of its own."""
-    base = _resident()
+    base = _resident("VmRSS")
     step = ENGINES[engine](new_case(setting, device))
     for _ in range(3):
         step()
     if device != "cpu":
         return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - base
+    return _resident("VmHWM") - base
 
 
-def _resident() -> int:
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+def _resident(field: str) -> int:
+    """Bytes of this program: VmRSS now, VmHWM at the peak (`ru_maxrss` would count the parent's from before exec)."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
 def memory_of(name: str, engine: str, device: str) -> int | None:

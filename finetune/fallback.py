@@ -131,6 +131,8 @@ def tap_fallback(
 
 def _per_example(layer: TrainableLayer, output: Tensor, batch_size: int, has_data: bool) -> Tensor:
     """The output with the batch first; one row that no data went into is shared by all examples."""
+    if any(output is parameter for parameter in layer.parameters.values()):
+        output = output.detach()  # returned as it is: autograd must not reach it past the gate
     if output.dim() and output.shape[0] == batch_size:
         return output
     if has_data or output.dim() < 2 or output.shape[0] != 1:

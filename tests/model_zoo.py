@@ -1,4 +1,4 @@
-"""Tiny random models of the families that must be exact, in float64, dropout off, with weights that are not all alike."""
+"""Tiny random models of the families that must be exact: float64, dropout off, weights that are not all alike."""
 
 from __future__ import annotations
 
