@@ -66,7 +66,7 @@ class GhostClipping:
         self.layers = trainable_layers(self.model, rules, fallback=fallback)
         self.parameters = trainable_parameters(self.model)
         self.groups = self.mode.groups({name: parameter.numel() for name, parameter in self.parameters.items()})
-        self.probed: set[bool] = set()  # see Recording: whether a square microbatch was probed for mixed examples
+        self.probed: set[tuple[str, bool]] = set()  # layers probed for mixed examples, see Recording
         self.in_backward = False
         self.norm_log = NormLog() if diagnostics else None
         self._names = {id(parameter): name for name, parameter in self.parameters.items()}

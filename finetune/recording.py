@@ -43,7 +43,7 @@ class Recording:
         self._expected: Counter[str] = Counter()  # calls of the forward pass, by parameter
         self._ran_without_gradient: set[str] = set()
         self._ran_with_gradient: set[str] = set()
-        self._square = False
+        self._kinds: set[tuple[str, bool]] = set()  # layers that ran, and whether with an axis as long as the batch
         self._probe: Probe | None = None
         self._last_input: Recorded | None = None
 
@@ -86,12 +86,13 @@ class Recording:
 
     def called(self, call: Call) -> None:
         self._ran_with_gradient.add(call.layer.label)
-        self._square |= call.is_square(self.batch_size)
+        self._kinds.add((call.layer.label, call.is_square(self.batch_size)))
         if not self._clipping.in_backward:  # else a recomputation of checkpointing
             self._expected.update(self._names(call))
 
     def ran_without_gradient(self, layer: TrainableLayer) -> None:
         self._ran_without_gradient.add(layer.label)
+        self._kinds.add((layer.label, False))
 
     def arrived(self, call: Call, output_grads: list[Tensor]) -> None:
         if self.closed or not self._clipping.in_backward:
@@ -200,11 +201,10 @@ class Recording:
         """Back-propagate the losses of some examples alone: no other example may get a gradient at any layer.
 
         The splits tell any two examples apart, in both directions, so every dependence that has a gradient is found.
-        Done for the first microbatch of two or more, and once more for the first in which another axis is as long as
-        the batch (there a layout with the batch elsewhere passes every check of shapes).
+        Done for the first microbatch of two or more in which a layer runs, and once more for the first in which another
+        axis of its output is as long as the batch (a layout with the batch there passes every check of shapes).
         """
-        probed = self._clipping.probed
-        if self.batch_size < 2 or True in probed or self._square in probed:
+        if self.batch_size < 2 or self._kinds <= self._clipping.probed:
             return
         probes = []
         for chosen in bit_splits(self.batch_size):
@@ -221,7 +221,7 @@ class Recording:
                 )
             probes.append(probe)
         if all(probe.is_conclusive() for probe in probes):
-            probed.add(self._square)
+            self._clipping.probed |= self._kinds
 
     def _refuse_silent_layers(self) -> None:
         """Layers that ran, but only with gradients switched off, would be dropped without a word."""

@@ -336,3 +336,14 @@ def test_contributions_stay_below_any_bound_at_any_scale(size, shape):
             recording.backward((model(x) * upstream).sum(dim=(1, 2)) * (torch.arange(batch) == 0))
         total = torch.cat([clipping.clipped_sum.of(name).flatten() for name in clipping.parameters])
         assert float(total.double().norm()) <= clipping_norm
+
+
+def test_a_layer_that_runs_later_is_probed_then():
+    torch.manual_seed(0)
+    model, x = nn.ModuleDict({"a": nn.Linear(3, 2), "b": nn.Linear(2, 2)}), torch.randn(4, 3)
+    clipping = GhostClipping(model, 1.0)
+    with clipping.record(4) as recording:
+        recording.backward(model["a"](x).sum(dim=1))
+    centred = lambda hidden: hidden - hidden.mean(dim=0)  # noqa: E731
+    with pytest.raises(ValueError, match="depends on other examples at a, b"), clipping.record(4) as recording:
+        recording.backward(centred(model["b"](model["a"](x))).square().sum(dim=1))

@@ -76,7 +76,7 @@ def test_autograd_computes_no_weight_gradient():
     gradients; half of it here, since the model's input needs none); the norms' Gram matrices, small for T = 4."""
     model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64))
     clipping, x = GhostClipping(model, 1.0), torch.randn(8, 4, 64)
-    clipping.probed.update({False, True})
+    clipping.probed = {(layer.label, square) for layer in clipping.layers for square in (False, True)}
     forward = 2 * 8 * 4 * 2 * 64 * 256
     with FlopCounterMode(display=False) as counter, clipping.record(8) as recording:
         losses = model(x).square().sum(dim=(1, 2))
@@ -314,3 +314,14 @@ def test_b60_adapters_move_by_the_learning_rate_in_every_order(order):
     after = dict(model.named_parameters())
     moves = [float((after[name].detach() - value).abs().max()) for name, value in before.items()]
     assert all(move == pytest.approx(1e-4, rel=0.05) for move in moves)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_gpu_gives_the_same_sums(family):
+    model, batch = build(family), data(family, 5)
+    wanted = clipped(model, losses_of(model, family, batch), 5)
+    model.cuda()
+    moved = {name: tensor.cuda() for name, tensor in batch.items()}
+    found = clipped(model, losses_of(model, family, moved), 5)
+    assert_same((found[0].cpu(), {name: total.cpu() for name, total in found[1].items()}), wanted, 1e-9)
