@@ -10,19 +10,27 @@ import torch
 
 
 @contextlib.contextmanager
-def plain_arithmetic(device: torch.device) -> Iterator[None]:
-    """No gradient, no autocast, and none of the modes that make float32 products in TF32 or bfloat16.
+def plain_arithmetic() -> Iterator[None]:
+    """No gradient, no autocast on any device, and none of the modes that make float32 products in TF32 or bfloat16.
 
     Such products would void every rounding bound. The caller's settings come back at the end.
     """
     mkldnn: Any = torch.backends.mkldnn  # its stub lacks `matmul`
     backends = [torch.backends.cuda.matmul, mkldnn.matmul]
     before = [backend.fp32_precision for backend in backends]
-    try:
-        for backend in backends:
-            backend.fp32_precision = "ieee"
-        with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            yield
-    finally:
+    with contextlib.ExitStack() as stack:
         for backend, value in zip(backends, before, strict=True):
-            backend.fp32_precision = value
+            stack.callback(setattr, backend, "fp32_precision", value)
+            backend.fp32_precision = "ieee"
+        for device in _DEVICES:
+            stack.enter_context(torch.autocast(device, enabled=False))
+        stack.enter_context(torch.no_grad())
+        yield
+
+
+def _devices() -> list[str]:
+    accelerator = torch.accelerator.current_accelerator()
+    return ["cpu"] if accelerator is None else ["cpu", accelerator.type]
+
+
+_DEVICES = _devices()

@@ -64,7 +64,7 @@ class Recording:
         self._clipping.run_backward(losses.sum())
         self.done = True
         self._refuse_silent_layers()
-        with plain_arithmetic(losses.device):
+        with plain_arithmetic():
             for group in self._clipping.groups:
                 self._settle(group)
             self._share_nothing()
@@ -102,7 +102,7 @@ class Recording:
         if self._probe is not None:
             self._probe.see(call.layer.label, output_grads)
             return
-        with plain_arithmetic(output_grads[0].device):
+        with plain_arithmetic():
             self._take(call, output_grads)
 
     def share(self, inputs: Tensor) -> Recorded:
@@ -176,7 +176,7 @@ class Recording:
 
     def add_to(self, clipped_sum: ClippedSum) -> None:
         """Add the clipped gradients up, freeing what is done with."""
-        with plain_arithmetic(torch.device("cpu")), clipped_sum.adding(self.batch_size):
+        with plain_arithmetic(), clipped_sum.adding(self.batch_size):
             if self._early is not None:
                 clipped_sum.absorb(self._early)
             for name in list(self._settled):

@@ -347,3 +347,14 @@ def test_a_layer_that_runs_later_is_probed_then():
     centred = lambda hidden: hidden - hidden.mean(dim=0)  # noqa: E731
     with pytest.raises(ValueError, match="depends on other examples at a, b"), clipping.record(4) as recording:
         recording.backward(centred(model["b"](model["a"](x))).square().sum(dim=1))
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_autocast_around_the_whole_block_does_not_lower_the_precision_of_sums(count):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.Linear(64, 8))
+    clipping, x = GhostClipping(model, 1e-3), torch.randn(count, 2, 64)
+    with torch.autocast("cpu", dtype=torch.bfloat16), clipping.record(count) as recording:
+        recording.backward(model(x).float().square().sum(dim=(1, 2)) * (torch.arange(count) == 0))
+    total = torch.cat([clipping.clipped_sum.of(name).flatten() for name in clipping.parameters])
+    assert 0.95e-3 < float(total.double().norm()) <= 1e-3

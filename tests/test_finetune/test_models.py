@@ -192,7 +192,7 @@ def test_products_in_lower_precision_are_not_used_for_norms():
     try:
         from optnoise.finetune.arithmetic import plain_arithmetic
 
-        with plain_arithmetic(torch.device("cpu")):
+        with plain_arithmetic():
             assert torch.backends.cuda.matmul.fp32_precision == "ieee"
         assert torch.get_float32_matmul_precision() == "medium"
         model, batch = build("gpt2").float(), data("gpt2", 4)
