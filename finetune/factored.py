@@ -15,7 +15,6 @@ error is not. So every bound is a multiple of the *magnitude*, the sum over posi
 from __future__ import annotations
 
 import abc
-import dataclasses
 from typing import final
 
 import torch
@@ -85,6 +84,12 @@ class FactoredGradient(abc.ABC):
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         """out += Σ_i weights[i] · gradient_i; `weights` (B,), `out` of the parameter's shape."""
 
+    def weighted_sum(self, weights: Tensor, shape: torch.Size) -> Tensor:
+        """Σ_i weights[i] · gradient_i as a new tensor of the parameter's `shape`."""
+        out = torch.zeros(shape, dtype=self.dtype, device=weights.device)
+        self.add_weighted_sum(weights, out)
+        return out
+
     @abc.abstractmethod
     def instantiate(self, start: int, stop: int) -> Tensor:
         """The gradients of examples start … stop−1, shape (stop − start, element_count)."""
@@ -116,7 +121,6 @@ class FactoredGradient(abc.ABC):
 
 
 @final
-@dataclasses.dataclass(frozen=True, eq=False)
 class DenseGradient(FactoredGradient):
     """Gradients that are held as they are: biases, normalisation weights, small matrices.
 
@@ -124,7 +128,9 @@ class DenseGradient(FactoredGradient):
     computed is no matter: the norm is that of the very numbers held here.
     """
 
-    values: Tensor
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+        self._square: Tensor | None = None
 
     @classmethod
     def from_positions(cls, terms: Tensor | Recorded) -> DenseGradient:
@@ -157,14 +163,19 @@ class DenseGradient(FactoredGradient):
         return self.element_count
 
     def squared_norm(self) -> Tensor:
-        return squared_lengths(self.values.flatten(1))
+        if self._square is None:
+            self._square = squared_lengths(self.values.flatten(1))
+        return self._square
 
     def magnitude(self) -> Tensor:
         norms = self.squared_norm().sqrt() * (1 + self.norm_rounding())
         return norms + padding(self.element_count, self.dtype)
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        out.view(-1).add_(weights.to(self.values.dtype) @ self.values.flatten(1))
+        out.add_(self.weighted_sum(weights, out.shape))
+
+    def weighted_sum(self, weights: Tensor, shape: torch.Size) -> Tensor:
+        return (weights.to(self.values.dtype) @ self.values.flatten(1)).view(shape)
 
     def instantiate(self, start: int, stop: int) -> Tensor:
         return self.values[start:stop].flatten(1)
@@ -267,15 +278,20 @@ class OuterGradient(FactoredGradient):
     def magnitude(self) -> Tensor:
         return (self.inputs.row_norms() * self.output_grads.row_norms()).sum(dim=1)
 
-    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, *, fresh: bool = False) -> None:
         """One matrix product over examples and positions (in pieces of `_SUM_TERMS` rows); the narrower factor carries
-        the weights."""
+        the weights. What stands in a `fresh` out is ignored."""
         weights = weights.to(self.dtype)[:, None, None]
         inputs, grads = self.inputs.positions, self.output_grads.positions
         for start, stop in self._pieces():
             a, g = inputs[start:stop].to(self.dtype), grads[start:stop].to(self.dtype)
             a, g = (a * weights[start:stop], g) if a.shape[2] < g.shape[2] else (a, g * weights[start:stop])
-            out.addmm_(g.flatten(0, 1).T, a.flatten(0, 1))
+            out.addmm_(g.flatten(0, 1).T, a.flatten(0, 1), beta=0.0 if fresh and start == 0 else 1.0)
+
+    def weighted_sum(self, weights: Tensor, shape: torch.Size) -> Tensor:
+        out = torch.empty(shape, dtype=self.dtype, device=weights.device)
+        self.add_weighted_sum(weights, out, fresh=True)
+        return out
 
     def _pieces(self) -> list[tuple[int, int]]:
         size = max(1, _SUM_TERMS // max(1, self.length))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..mechanisms import Mechanism
 from .factored import FactoredGradient
+from .recorded import wide_dtype
 
 _BLOCK = 2**20  # coordinates drawn at a time
 
@@ -45,9 +46,13 @@ class ClippedSum:
 
     def add_part(self, name: str, parts: Sequence[FactoredGradient], factors: Tensor) -> None:
         """Add Σ_i factors[i]·gradient_i for the parameter called `name`; `factors` (B,)."""
-        out = self.of(name)
+        parameter = self._parameters[name]
+        factors = factors.to(parameter.device)
+        if name not in self._sums and parts[0].dtype == wide_dtype(parameter.dtype):
+            self._sums[name] = parts[0].weighted_sum(factors, parameter.shape)
+            parts = parts[1:]
         for part in parts:
-            part.add_weighted_sum(factors.to(out.device), out)
+            part.add_weighted_sum(factors, self.of(name))
 
     def absorb(self, other: ClippedSum) -> None:
         """Add another sum of the same microbatch, and use it up."""
@@ -62,8 +67,7 @@ class ClippedSum:
         """The running sum of the parameter called `name` (private data): zero if nothing was added to it."""
         if name not in self._sums:
             parameter = self._parameters[name]
-            dtype = torch.promote_types(parameter.dtype, torch.float32)
-            self._sums[name] = torch.zeros(parameter.shape, dtype=dtype, device=parameter.device)
+            self._sums[name] = torch.zeros(parameter.shape, dtype=wide_dtype(parameter.dtype), device=parameter.device)
         return self._sums[name]
 
     def spend(self) -> dict[str, tuple[nn.Parameter, Tensor]]:
