@@ -103,8 +103,8 @@ def release(
     stream = _NoiseStream(mechanism, generator, sum(total.numel() for _, total in sums.values()))
     for name, (parameter, total) in sums.items():
         scale = noise_scales[name] if isinstance(noise_scales, Mapping) else noise_scales
-        stream.add_to(total.view(-1), scale)
-        parameter.grad = total.div_(divisor).to(parameter.dtype)
+        stream.privatise(total.view(-1), scale, divisor)
+        parameter.grad = total.to(parameter.dtype)
 
 
 @final
@@ -119,13 +119,13 @@ class _NoiseStream:
         self._block: Tensor | None = None
         self._used = 0
 
-    def add_to(self, flat: Tensor, scale: float) -> None:
-        """flat += scale · (the next coordinates)."""
+    def privatise(self, flat: Tensor, scale: float, divisor: float) -> None:
+        """flat = (flat + scale · (the next coordinates)) / divisor, in place."""
         start = 0
         while start < len(flat):
             block = self._next_block(flat)
             count = min(len(block) - self._used, len(flat) - start)
-            flat[start : start + count].add_(block[self._used : self._used + count], alpha=scale)
+            flat[start : start + count].add_(block[self._used : self._used + count], alpha=scale).div_(divisor)
             self._used += count
             self._left -= count
             start += count
