@@ -15,10 +15,14 @@ from ._json import read_json
 from .base import SPEC_FORMAT, Mechanism
 from .gamma_laplace import GammaLaplace
 from .gaussian import Gaussian
+from .gaussian_mixture import GaussianMixture
+from .generalised_gaussian import GeneralisedGaussian
 from .laplace import Laplace
 from .scale_mixture import ScaleMixture
 from .spherical import SphericalGamma
+from .staircase import Staircase
 from .tabulated import Tabulated
+from .truncated_laplace import TruncatedLaplace
 
 FAMILIES: dict[str, type[Mechanism]] = {
     family.family: family
@@ -27,6 +31,10 @@ FAMILIES: dict[str, type[Mechanism]] = {
         Laplace,
         ScaleMixture,
         GammaLaplace,
+        GeneralisedGaussian,
+        Staircase,
+        GaussianMixture,
+        TruncatedLaplace,
         Tabulated,
     )
 }

@@ -230,7 +230,9 @@ class _Plain(_Way):
         if top - bottom > _MOST_PIECES * step:
             raise TooManyPoints((top - bottom) / step * (_MOST_POINTS / _MOST_PIECES))
         offset = 0.0
-        if math.isfinite(largest_loss(event.mechanism, event.shift)):
+        if not event.is_spherical and event.mechanism.loss_step(event.shift) > 0:
+            offset = -1e-9 * step  # atoms on the multiples of a step lie just above lattice points
+        elif math.isfinite(largest_loss(event.mechanism, event.shift)):
             # Its top may be an atom: a lattice point just below.
             offset = top - step * round(top / step) - (1e-14 * max(abs(top), abs(bottom)) + 5e-12 * step)
         pieces = _pieces(event, self.directions[index], Cuts(self.depth, step, offset, fineness=self.fineness))
@@ -239,6 +241,9 @@ class _Plain(_Way):
     def _on_ends(self, step: float) -> float:
         """A step near `step` that puts both ends of a bounded loss on the lattice: there may be atoms."""
         (event, *others), (coarse, *_) = self.events, self.coarse
+        atoms = 0.0 if event.is_spherical else event.mechanism.loss_step(event.shift)
+        if atoms > 0 and not others and event.copies == 1 and event.sampling_rate == 1:
+            return atoms / math.ceil(atoms / step) if atoms / step < 1e7 else step
         if others or event.copies > 1 or math.isinf(largest_loss(event.mechanism, event.shift)):
             return step
         top, bottom = _ends(coarse)
