@@ -1,4 +1,4 @@
-"""The privacy loss of spherical noise under an L2 shift, in proven pieces, for dimensions up to 10^9.
+"""The privacy loss of spherical noise under an L2 shift, in proven pieces, for dimensions up to 10^10.
 
 Noise X = R·U of a `SphericalGamma` with −log density φ(|x|) = (|x|/b)^p + m·log|x| + const, m = d − a. P is its law, Q
 the law of X + t·e_1, and ℓ = log dP/dQ = φ(|x − t·e_1|) − φ(|x|). Lengths are divided by b below.

@@ -7,7 +7,7 @@ from .gaussian import Gaussian
 from .gaussian_mixture import GaussianMixture
 from .generalised_gaussian import GeneralisedGaussian
 from .laplace import Laplace
-from .registry import FAMILIES, Noise, family, from_spec, independent, load, parse
+from .registry import FAMILIES, Noise, family, from_spec, independent, load, parse, register
 from .scale_mixture import ScaleMixture
 from .spherical import SphericalGamma
 from .staircase import Staircase
@@ -38,4 +38,5 @@ __all__ = [
     "independent",
     "load",
     "parse",
+    "register",
 ]

@@ -12,7 +12,13 @@ from .base import Mechanism
 Array = NDArray[np.float64]
 
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(24)
-_PANELS = np.union1d(np.geomspace(2.0**-900, 2.0**-60, 841), np.geomspace(2.0**-60, 2.0**180, 721))
+_PANELS = np.concatenate(  # three an octave around 1, one an octave far out
+    [
+        np.geomspace(2.0**-900, 2.0**-61, 840),
+        np.geomspace(2.0**-60, 2.0**180, 721),
+        np.geomspace(2.0**181, 2.0**600, 420),
+    ]
+)
 _DEPTH = 60.0  # −log of the tail mass beyond which no break is looked for
 
 

@@ -70,7 +70,7 @@ class GaussianMixture(Mechanism):
         if not math.isfinite(self._steepness):
             raise ValueError(
                 f"expected means that leave a density which falls with |x|, got means={means} with "
-                f"deviation={deviation} and weights={weights}; take a larger deviation, means nearer to 0, or more of them in between"
+                f"deviation={deviation} and weights={weights}; take a larger deviation, or means nearer to 0"
             )
 
     # ---- the mean's law given x, and proof that the density falls ---------------------------------------------

@@ -35,10 +35,16 @@ class SphericalGamma:
     so −log of the density of X is (r/b)^p + (d − a)·log r + const at |x| = r.
 
     Attributes:
-        dimension: d >= 1, the number of coordinates.
-        shape: a > 0. For a = d the density of X is finite and positive at 0, for a < d it is infinite there.
-        scale: b > 0, in units of C.
-        power: p > 0; 1 is the ℓ2 mechanism's, 2 the Gaussian's.
+        dimension: d, the number of coordinates; an integer, 1 <= d <= 2^53.
+        shape: a in [1e-100, 1e100]. For a = d the density of X is finite and positive at 0, for a < d infinite there.
+        scale: b in [1e-100, 1e100], in units of C.
+        power: p in [1e-3, 1e3]; 1 is the ℓ2 mechanism's, 2 the Gaussian's.
+
+    Raises:
+        ValueError: a parameter is outside its range, or typical norms, b·max(a/p, 1)^{1/p}, outside [1e-100, 1e100].
+
+    A guarantee needs more, and `accounting` refuses the rest by name: 0.1 <= p <= 2, 0.1 <= a <= d, d <= 10^10, a shift
+    within about ten standard deviations of the noise, and neither sampled replace-one nor Rényi bounds.
     """
 
     dimension: int

@@ -84,7 +84,7 @@ class TruncatedLaplace(Mechanism):
             share = np.where(w > 0, np.expm1(-w) / np.expm1(-rest), 0.0)
             near = -np.log1p(-np.minimum(share, 0.5))
             far = w + np.log(np.expm1(-rest) / np.expm1(w - rest))
-        return np.where(share < 0.5, near, far)
+        return np.where(w >= rest, np.inf, np.where(share < 0.5, near, far))
 
     def tail_quantile(self, log_probability: ArrayLike) -> Array:
         """x = −b·log(e^{−A/b} + 2·(1 − e^{−A/b})·P(X > x)), or A less what that lacks."""
