@@ -55,8 +55,17 @@ def test_every_family_is_tested():
     assert {type(mechanism) for mechanism in MECHANISMS} == set(FAMILIES.values())
 
 
+FIRST = list({type(mechanism): mechanism for mechanism in reversed(MECHANISMS)}.values())
+
+
 @pytest.mark.parametrize("mechanism", MECHANISMS, ids=repr)
+def test_law(mechanism):
+    assert check_mechanism(mechanism, level="law").passed
+
+
+@pytest.mark.parametrize("mechanism", FIRST, ids=repr)
 def test_contract(mechanism):
+    """One of each family in full; the others in the slow tier."""
     report = check_mechanism(mechanism)
     assert report.passed
     assert len(report.results) >= 20

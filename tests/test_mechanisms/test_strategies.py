@@ -17,7 +17,7 @@ def test_every_family_has_a_strategy():
 
 
 @pytest.mark.parametrize("family", strategies.STRATEGIES)
-@settings(max_examples=8, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_the_law_of_whatever_is_drawn_holds(family, data):
     noise = data.draw(strategies.mechanisms(family))
@@ -38,7 +38,7 @@ def test_tails_fall_and_drops_are_never_negative(noise, depth, width):
     assert noise.log_tail_drop(x, math.inf) == math.inf
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 @given(noise=strategies.mechanisms(), factor=st.floats(1.05, 3))
 def test_more_noise_never_loses_more_privacy(noise, factor):
     less = epsilon(noise, delta=1e-4, steps=3, dimension=1, accountant="pld")
@@ -47,7 +47,7 @@ def test_more_noise_never_loses_more_privacy(noise, factor):
     assert more.lower <= less.upper
 
 
-@settings(max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow])
 @given(noise=strategies.mechanisms(), rate=st.sampled_from([1.0, 0.1]))
 def test_every_family_has_a_proven_narrow_interval(noise, rate):
     found = epsilon(noise.scaled(4 / noise.scale_hint), delta=1e-4, steps=8, sampling_rate=rate, dimension=1)
