@@ -23,6 +23,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+reproduce = typer.Typer(help="Published claims, computed again.", no_args_is_help=True)
+app.add_typer(reproduce, name="reproduce")
 _out = Console()
 
 # ---- options shared by several commands ----------------------------------------------------------------------------
@@ -218,6 +220,43 @@ def demo(
     document = run_demo(output_dir, console=Console(stderr=True) if as_json else _out)
     if as_json:
         _print_json(document)
+
+
+@reproduce.command("lmo-dp")
+def reproduce_lmo_dp(
+    delta: Delta,
+    parameters: Annotated[
+        list[Path] | None, typer.Option(help="JSON file in the authors' key names; repeatable. Default: two examples.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what each published LMO-DP parameter set guarantees, by dimension, and what other noise costs there."""
+    from .search import published_rows, published_sets, read_parameters, render_rows
+
+    sets = [read_parameters(file) for file in parameters] if parameters else published_sets()
+    rows = published_rows(sets, delta=delta)
+    if as_json:
+        _print_json({"rows": [row.document() for row in rows]})
+        return
+    _out.print(render_rows(rows), highlight=False, markup=False, soft_wrap=True)
+
+
+@reproduce.command("laplace-mixing")
+def reproduce_laplace_mixing(
+    epsilon: Annotated[list[float], typer.Option(help="Pure ε of one scalar release; repeatable.")],
+    as_json: AsJson = False,
+) -> None:
+    """Print the least E|x| of any mixture of Laplace noise over plain Laplace's: one scalar release, pure ε-DP."""
+    from .search import best_laplace_mixture
+
+    results = {value: best_laplace_mixture(value) for value in epsilon}
+    if as_json:
+        _print_json({"rows": [{"epsilon": e, **r._asdict(), "ratio": r.ratio} for e, r in results.items()]})
+        return
+    _out.print("| ε | best mixture / Laplace | any noise / Laplace |\n| --- | --- | --- |", highlight=False)
+    for value, result in results.items():
+        ends = f"[{rounded_down(result.ratio[0])}, {rounded_up(result.ratio[1])}]"
+        _out.print(f"| {value:g} | {ends} | {result.staircase / result.laplace:.5g} |", highlight=False, markup=False)
 
 
 @app.command()
