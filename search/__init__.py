@@ -1,11 +1,13 @@
 """Search: the cheapest noise for a privacy budget, its use and its dimension."""
 
+from .convex import ConvexOptimum, convex_optimum
 from .families import PROPOSERS
 from .laplace_mixing import MixingOptimum, best_laplace_mixture
 from .marginal import MarginalSweep, marginal_sweep
 from .plots import plot_densities
 from .problem import Problem
 from .published import PublishedSweep, laplace_below, least_conversion, published_sweep
+from .regimes import RegimeMap, regime_map
 from .reproduce import (
     Costs,
     ParameterSet,
@@ -21,17 +23,20 @@ from .runner import SearchError, search
 
 __all__ = [
     "PROPOSERS",
+    "ConvexOptimum",
     "Costs",
     "MarginalSweep",
     "MixingOptimum",
     "ParameterSet",
     "Problem",
     "PublishedSweep",
+    "RegimeMap",
     "Row",
     "SearchEntry",
     "SearchError",
     "SearchResult",
     "best_laplace_mixture",
+    "convex_optimum",
     "laplace_below",
     "least_conversion",
     "marginal_sweep",
@@ -41,6 +46,7 @@ __all__ = [
     "published_sets",
     "published_sweep",
     "read_parameters",
+    "regime_map",
     "render",
     "render_rows",
     "search",

@@ -16,7 +16,7 @@ from ...accounting import EpsilonInterval, calibrate, epsilon
 from ...accounting.event import to_events
 from ...accounting.release import Release
 from ...accounting.renyi import renyi_curve
-from ...mechanisms import Gaussian, Laplace, Mechanism, Tabulated
+from ...mechanisms import Gaussian, Laplace, Mechanism, Staircase, Tabulated
 from .._progress import track
 from ..budget import renyi_budgets
 from ..problem import Problem
@@ -134,11 +134,12 @@ def convex_optimum(
         )
     cost = linear_cost(problem)
     with threadpool_limits(1):
-        references = [_scaled(problem, noise) for noise in (Gaussian(1.0), Laplace(1.0), *starts)]
+        shapes = [Gaussian(1.0), Laplace(1.0), *_staircases(problem), *starts]
+        references = [_scaled(problem, noise) for noise in shapes]
         start = min(references, key=problem.cost_of)
         if problem.steps == 1:
             orders, noises = (), []
-            bound = _one_release_bound(problem, start, cost) if certify else None
+            bound = _one_release_bound(problem, references[1], cost) if certify else None
         else:
             orders, shape = _over_orders(problem, start, cost, certify=certify, progress=progress)
             bound = None
@@ -155,9 +156,18 @@ def _scaled(problem: Problem, noise: Mechanism) -> Mechanism:
     return calibrate(noise, epsilon=problem.epsilon, **problem.budget())
 
 
-def _one_release_bound(problem: Problem, start: Mechanism, cost: LinearCost) -> float:
+def _staircases(problem: Problem) -> list[Mechanism]:
+    """For one release: the staircases of least variance and least E|X| that are pure DP at ε, sampling included."""
+    if problem.steps > 1:
+        return []
+    fall = math.log1p(math.expm1(problem.epsilon) / problem.sampling_rate)
+    makers = (Staircase.least_variance, Staircase.least_mean_abs)
+    return [make(fall, problem.shift) for make in makers] if 1e-4 <= fall <= 500 else []
+
+
+def _one_release_bound(problem: Problem, laplace: Mechanism, cost: LinearCost) -> float:
     functional = HockeyStick(problem.epsilon, problem.sampling_rate, problem.delta)
-    found = certified_linear(first_shape(start, problem.shift), functional, cost)
+    found = certified_linear(first_shape(laplace, problem.shift), functional, cost)
     return found.bound * cost.in_units_of(problem.shift)
 
 
