@@ -11,6 +11,10 @@ from .interval import EpsilonInterval
 LogDelta = tuple[float, float, float]  # lower, estimate, upper of log δ
 
 
+class NoAnswer(ValueError):
+    """An accountant that supports these events cannot resolve them; another may."""
+
+
 class Accountant(abc.ABC):
     """Proves (ε, δ) for a list of events, all composed."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ..mechanisms import Noise, _validate
-from .accountant import Accountant
+from .accountant import Accountant, NoAnswer
 from .accountants import ALL, BEST
 from .event import Event, to_events
 from .interval import AccountantsDisagree, DeltaInterval, EpsilonInterval
@@ -48,7 +49,7 @@ def epsilon(
         relative_width: width of the interval, as a fraction of ε, that is aimed at. Exact intervals are far below it,
             "pld" refines its lattice until it is reached or memory ends (about 1e-5); the Rényi interval does not get
             narrower on demand. The two ends show what was reached.
-        verify: also ask every other accountant that supports the question.
+        verify: also ask every other accountant that supports the question, as far as it can resolve it.
 
     Raises:
         ValueError: an argument is out of range, or nothing is proven for this noise and dimension.
@@ -143,7 +144,8 @@ def _ask(events: Sequence[Event], ask: Callable[[Accountant], Interval], account
     if verify:
         for other in ALL:
             if other is not chosen and other.refusal(events) is None:
-                _check_overlap(chosen.name, answer, other.name, ask(other))
+                with contextlib.suppress(NoAnswer):
+                    _check_overlap(chosen.name, answer, other.name, ask(other))
     return answer
 
 

@@ -1,11 +1,14 @@
 """The characteristic-function accountant against exact results, which its stated error must cover."""
 
 import itertools
+import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
-from optnoise.accounting import gaussian, scalar
+from optnoise.accounting import epsilon, gaussian, scalar
+from optnoise.accounting.accountant import NoAnswer
 from optnoise.accounting.cells import largest_loss
 from optnoise.accounting.characteristic import CharacteristicFunction, Direction
 from optnoise.accounting.characteristic.law import GaussianLaw, NodeLaw
@@ -13,7 +16,7 @@ from optnoise.accounting.characteristic.line import Line, compose
 from optnoise.accounting.characteristic.nodes import Resolution
 from optnoise.accounting.event import Event
 from optnoise.accounting.exact import ExactScalar
-from optnoise.mechanisms import GammaLaplace, Gaussian, Laplace, parse
+from optnoise.mechanisms import GammaLaplace, Gaussian, Laplace, from_spec, parse
 from references import approx, reference_cases, reference_mechanism
 from scipy import integrate, special
 
@@ -275,3 +278,14 @@ def test_what_cannot_be_resolved_is_an_error():
     """Large losses are so rare and so large that every line lies far above δ."""
     with pytest.raises(ValueError, match="cannot resolve"):
         CF.epsilon([event(Gaussian(1.3341407105943819), 23515, 3.56e-6)], 2.81e-25, 1e-6)
+
+
+def test_near_atoms_are_not_answered_from_two_windows_that_agree_by_chance():
+    """The loss of this searched noise is nearly an atom: two windows once agreed on 3.0004, 2.99995 is proven."""
+    noise = from_spec(json.loads((Path(__file__).parents[1] / "data" / "near_atoms.json").read_text()))
+    settings = {"delta": 1e-6, "steps": 1000, "sampling_rate": 0.001, "dimension": 1}
+    proven = epsilon(noise, **settings, accountant="pld", relative_width=1e-4)
+    assert 2.9998 <= proven.lower <= proven.upper <= 3.0
+    with pytest.raises(NoAnswer, match="cannot resolve"):
+        epsilon(noise, **settings, accountant="cf")
+    assert epsilon(noise, **settings, verify=True).upper <= 3.0
