@@ -66,9 +66,10 @@ class GhostClipping:
         self.layers = trainable_layers(self.model, rules, fallback=fallback)
         self.parameters = trainable_parameters(self.model)
         self.groups = self.mode.groups({name: parameter.numel() for name, parameter in self.parameters.items()})
-        self.probed: set[tuple[str, bool]] = set()  # layers probed for mixed examples, see Recording
+        self.probed: set[tuple[str, bool, bool, bool]] = set()  # layers probed for mixed examples, see Recording
         self.in_backward = False
         self.norm_log = NormLog() if diagnostics else None
+        self._versions = {name: parameter._version for name, parameter in self.parameters.items()}
         self._names = {id(parameter): name for name, parameter in self.parameters.items()}
         self.clipped_sum = self.new_sum()
         self._recording: Recording | None = None
@@ -98,6 +99,13 @@ class GhostClipping:
     def dimension(self) -> int:
         """The number of trainable parameters, shared ones counted once."""
         return sum(parameter.numel() for parameter in self.parameters.values())
+
+    @property
+    def stage(self) -> tuple[bool, bool]:
+        """Train or eval mode, and whether a parameter was written to since: in another stage the model may mix
+        examples where it did not before (mixup in train mode, a gate that starts at zero)."""
+        moved = any(parameter._version != self._versions[name] for name, parameter in self.parameters.items())
+        return self.model.training, moved
 
     def name_of(self, parameter: nn.Parameter) -> str:
         """The plain name of a trainable parameter."""

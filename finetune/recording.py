@@ -44,6 +44,7 @@ class Recording:
         self._ran_without_gradient: set[str] = set()
         self._ran_with_gradient: set[str] = set()
         self._kinds: set[tuple[str, bool]] = set()  # layers that ran, and whether with an axis as long as the batch
+        self._stage = clipping.stage
         self._probe: Probe | None = None
         self._last_input: Recorded | None = None
 
@@ -202,9 +203,11 @@ class Recording:
 
         The splits tell any two examples apart, in both directions, so every dependence that has a gradient is found.
         Done for the first microbatch of two or more in which a layer runs, and once more for the first in which another
-        axis of its output is as long as the batch (a layout with the batch there passes every check of shapes).
+        axis of its output is as long as the batch (a layout with the batch there passes every check of shapes). All
+        of it again after the first step and in the other of train and eval mode: see `GhostClipping.stage`.
         """
-        if self.batch_size < 2 or self._kinds <= self._clipping.probed:
+        kinds = {(*kind, *self._stage) for kind in self._kinds}
+        if self.batch_size < 2 or kinds <= self._clipping.probed:
             return
         probes = []
         for chosen in bit_splits(self.batch_size):
@@ -221,7 +224,7 @@ class Recording:
                 )
             probes.append(probe)
         if all(probe.is_conclusive() for probe in probes):
-            self._clipping.probed |= self._kinds
+            self._clipping.probed |= kinds
 
     def _refuse_silent_layers(self) -> None:
         """Layers that ran, but only with gradients switched off, would be dropped without a word."""

@@ -358,3 +358,42 @@ def test_autocast_around_the_whole_block_does_not_lower_the_precision_of_sums(co
         recording.backward(model(x).float().square().sum(dim=(1, 2)) * (torch.arange(count) == 0))
     total = torch.cat([clipping.clipped_sum.of(name).flatten() for name in clipping.parameters])
     assert 0.95e-3 < float(total.double().norm()) <= 1e-3
+
+
+class Gated(nn.Module):
+    """Mixes the examples through a gate that starts at zero, and in train mode only if asked to."""
+
+    def __init__(self, *, gate, training_only):
+        super().__init__()
+        self.below, self.gate, self.head = nn.Linear(4, 4), nn.Linear(4, 4, bias=False), nn.Linear(4, 1)
+        nn.init.constant_(self.gate.weight, gate)
+        self.training_only = training_only
+
+    def forward(self, x):
+        hidden = self.below(x)
+        mixed = self.training or not self.training_only
+        company = hidden.mean(dim=0, keepdim=True).expand_as(hidden) if mixed else hidden
+        hidden = hidden + self.gate(company)  # the layers that run are the same in both modes
+        return self.head(hidden).square().sum(dim=1)
+
+
+def test_a_gate_that_starts_at_zero_is_probed_after_the_first_step():
+    torch.manual_seed(0)
+    model, x = Gated(gate=0.0, training_only=False), torch.randn(4, 4)
+    clipping = GhostClipping(model, 1.0)
+    with clipping.record(4) as recording:
+        recording.backward(model(x))
+    nn.init.normal_(model.gate.weight)  # a step: noise moves every parameter
+    with pytest.raises(ValueError, match="depends on other examples"), clipping.record(4) as recording:
+        recording.backward(model(x))
+
+
+def test_train_mode_is_probed_after_eval_mode():
+    torch.manual_seed(0)
+    model, x = Gated(gate=0.5, training_only=True).eval(), torch.randn(4, 4)
+    clipping = GhostClipping(model, 1.0)
+    with clipping.record(4) as recording:
+        recording.backward(model(x))
+    model.train()
+    with pytest.raises(ValueError, match="depends on other examples"), clipping.record(4) as recording:
+        recording.backward(model(x))

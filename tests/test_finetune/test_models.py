@@ -76,7 +76,7 @@ def test_autograd_computes_no_weight_gradient():
     gradients; half of it here, since the model's input needs none); the norms' Gram matrices, small for T = 4."""
     model = nn.Sequential(nn.Linear(64, 256), nn.Tanh(), nn.Linear(256, 64))
     clipping, x = GhostClipping(model, 1.0), torch.randn(8, 4, 64)
-    clipping.probed = {(layer.label, square) for layer in clipping.layers for square in (False, True)}
+    clipping.probed = {(layer.label, square, *clipping.stage) for layer in clipping.layers for square in (False, True)}
     forward = 2 * 8 * 4 * 2 * 64 * 256
     with FlopCounterMode(display=False) as counter, clipping.record(8) as recording:
         losses = model(x).square().sum(dim=(1, 2))

@@ -68,7 +68,7 @@ def test_every_mode_is_exact_on_the_fly(per_example, family, checkpointed):
 def test_groups_are_released_during_the_backward_pass():
     model, x = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)]), torch.randn(6, 2, 4)
     clipping = GhostClipping(model, PerLayer(1.0))
-    clipping.probed = {(layer.label, square) for layer in clipping.layers for square in (False, True)}
+    clipping.probed = {(layer.label, square, *clipping.stage) for layer in clipping.layers for square in (False, True)}
     waiting = []
     with clipping.record(6) as recording:
         hidden = model[0](x)
