@@ -20,9 +20,10 @@ lint: $(STAMP)  ## format, lint, types
 	$(BIN)/ruff check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-bench: $(STAMP)  ## the published search grid against a plain loop; accounting against its peers
+bench: $(STAMP)  ## the published search grid against a plain loop; accounting and clipping against their peers
 	$(BIN)/python benchmarks/search_grid.py
 	$(BIN)/python benchmarks/accounting.py
+	$(BIN)/python benchmarks/clipping.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info demo-output

@@ -23,6 +23,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+reproduce = typer.Typer(help="Published claims, computed again.", no_args_is_help=True)
+app.add_typer(reproduce, name="reproduce")
 _out = Console()
 
 # ---- options shared by several commands ----------------------------------------------------------------------------
@@ -176,6 +178,49 @@ def search(
         _out.print(f"note: {note}", highlight=False)
 
 
+@app.command("map")
+def map_command(
+    epsilon: Epsilon,
+    delta: Delta,
+    sampling_rate: SamplingRate = 1.0,
+    steps: Annotated[list[int] | None, typer.Option("--steps", help="Releases T; repeat for several.")] = None,
+    dimension: Annotated[
+        list[str] | None, typer.Option("--dimension", help="Coordinates d or inf; repeat for several.")
+    ] = None,
+    cost: Annotated[str, typer.Option(help="mean_abs, variance or usefulness:GAMMA.")] = "variance",
+    family: Annotated[
+        list[str] | None, typer.Option(help="Family; repeat for several. Also: optimum (d = 1), l2_mechanism.")
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder of the cells, pictures and map.json.")] = Path(
+        "regimes"
+    ),
+    jobs: Annotated[int, typer.Option(help="Processes.")] = 1,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+) -> None:
+    """Where other noise beats the calibrated Gaussian: cost ratios over T and d, cached cell by cell, and drawn."""
+    from .search import Problem, regimes
+    from .search.regime_plots import plot_regimes, write_html
+
+    found = regimes.regime_map(
+        Problem(epsilon, delta, 1, sampling_rate, 1, cost),
+        steps=steps or [1, 10, 100, 1000],
+        dimensions=[_dimension(d) for d in dimension or ["1", "4", "64", "1000", "inf"]],
+        families=tuple(family) if family else regimes.QUICK,
+        folder=output,
+        n_jobs=jobs,
+        progress=not quiet,
+    )
+    _write(output / "map.json", json.dumps(found.document(), indent=1, allow_nan=False) + "\n")
+    for suffix in ("png", "svg"):
+        plot_regimes(found, output / f"map.{suffix}")
+    write_html(found, output / "map.html")
+    table = Table("d \\ T", *(f"{t:g}" for t in found.steps), title="least cost over the Gaussian's, and whose")
+    for d, row in zip(found.dimensions, found.cells, strict=True):
+        table.add_row(f"{d:g}", *(f"{cell.best[1]:.4g} {cell.best[0]}" for cell in row))
+    _out.print(table)
+    _out.print(f"pictures and cells: {output}", highlight=False)
+
+
 @app.command()
 def finetune(
     recipe: Annotated[Path, typer.Argument(help="A recipe file (TOML).")],
@@ -218,6 +263,43 @@ def demo(
     document = run_demo(output_dir, console=Console(stderr=True) if as_json else _out)
     if as_json:
         _print_json(document)
+
+
+@reproduce.command("lmo-dp")
+def reproduce_lmo_dp(
+    delta: Delta,
+    parameters: Annotated[
+        list[Path] | None, typer.Option(help="JSON file in the authors' key names; repeatable. Default: two examples.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what each published LMO-DP parameter set guarantees, by dimension, and what other noise costs there."""
+    from .search import published_rows, published_sets, read_parameters, render_rows
+
+    sets = [read_parameters(file) for file in parameters] if parameters else published_sets()
+    rows = published_rows(sets, delta=delta)
+    if as_json:
+        _print_json({"rows": [row.document() for row in rows]})
+        return
+    _out.print(render_rows(rows), highlight=False, markup=False, soft_wrap=True)
+
+
+@reproduce.command("laplace-mixing")
+def reproduce_laplace_mixing(
+    epsilon: Annotated[list[float], typer.Option(help="Pure ε of one scalar release; repeatable.")],
+    as_json: AsJson = False,
+) -> None:
+    """Print the least E|x| of any mixture of Laplace noise over plain Laplace's: one scalar release, pure ε-DP."""
+    from .search import best_laplace_mixture
+
+    results = {value: best_laplace_mixture(value) for value in epsilon}
+    if as_json:
+        _print_json({"rows": [{"epsilon": e, **r._asdict(), "ratio": r.ratio} for e, r in results.items()]})
+        return
+    _out.print("| ε | best mixture / Laplace | any noise / Laplace |\n| --- | --- | --- |", highlight=False)
+    for value, result in results.items():
+        ends = f"[{rounded_down(result.ratio[0])}, {rounded_up(result.ratio[1])}]"
+        _out.print(f"| {value:g} | {ends} | {result.staircase / result.laplace:.5g} |", highlight=False, markup=False)
 
 
 @app.command()

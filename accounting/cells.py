@@ -106,9 +106,33 @@ def cut(mechanism: Mechanism, shift: ArrayLike, *, outer: int = 256, inner: int 
     `outer` cells cover x < 0, `inner` cells of equal length cover 0 <= x <= shift/2.
     """
     shift = np.asarray(shift, dtype=np.float64)[..., None]
-    left = _left_cells(mechanism, shift, np.append(knots(mechanism, outer), np.inf))
-    middle = _middle_cells(mechanism, shift, shift * np.linspace(0, 0.5, inner + 1))
+    distance, x = knots(mechanism, outer), shift * np.linspace(0, 0.5, inner + 1)
+    if mechanism.density_shape is not DensityShape.LOG_CONVEX_SIDES:
+        if shift.size > 1:
+            raise ValueError(
+                f"several shifts at once need log-convex sides; {mechanism.family} is not known to have them"
+            )
+        distance, x = cut_at_breaks(mechanism, float(shift[0]), distance, x)
+    left = _left_cells(mechanism, shift, np.append(distance, np.inf))
+    middle = _middle_cells(mechanism, shift, x)
     return Cells(*(np.concatenate(pair, axis=-1) for pair in zip(left, middle, strict=True)))
+
+
+def cut_at_breaks(mechanism: Mechanism, shift: float, left: Array, middle: Array) -> tuple[Array, Array]:
+    """Distances from 0 to the left and positions in [0, shift/2], with cuts where ℓ has a kink or a jump.
+
+    At a jump there is one on each side of what rounding makes of it.
+    """
+    breaks = mechanism.breaks(float(left[-1]) + shift)
+    if not len(breaks):
+        return left, middle
+    rim = 4 * _EPS * (breaks + shift) if mechanism.has_jumps else np.zeros(len(breaks))
+    rim = np.tile(rim, 2)
+    parts = []
+    for points, extra in ((left, [breaks, breaks - shift]), (middle, [breaks, shift - breaks])):
+        both = np.concatenate([np.concatenate(extra) - rim, np.concatenate(extra) + rim])
+        parts.append(np.union1d(points, both[(both > points[0]) & (both < points[-1])]))
+    return parts[0], parts[1]
 
 
 def require_log_convex_sides(mechanism: Mechanism, bound: str) -> None:
@@ -130,7 +154,8 @@ def knots(mechanism: Mechanism, count: int) -> Array:
     fine = np.atleast_1d(mechanism.tail_quantile(-depth - math.log(2)))
     depth, fine = depth[fine < _FARTHEST], fine[fine < _FARTHEST]  # a power tail with a small index goes on for ever
     mass = -np.diff(np.exp(-depth))
-    weight = np.cbrt(mass * np.diff(mechanism.score(fine)) ** 2)
+    score = np.nan_to_num(mechanism.score(fine), posinf=1e150)  # it may be infinite at 0
+    weight = np.minimum(np.cbrt(mass) * np.cbrt(np.diff(score)) ** 2, 1e3 * np.cbrt(mass / mechanism.scale_hint**2))
     total = float(np.sum(weight))
     monitor = (weight / total if total > 0 else 0.0) + 0.25 / len(mass)
     position = np.concatenate([[0.0], np.cumsum(monitor)])
@@ -140,10 +165,13 @@ def knots(mechanism: Mechanism, count: int) -> Array:
 
 
 def _left_cells(mechanism: Mechanism, shift: Array, distance: Array) -> tuple[Array, ...]:
-    """Cells −distance[i+1] <= x <= −distance[i]; the loss falls with the distance, towards a limit >= 0."""
+    """Cells −distance[i+1] <= x <= −distance[i]; with log-convex sides the loss falls to a limit >= 0."""
     near, far = distance[:-1], distance[1:]
-    loss_high = mechanism.log_density(near) - mechanism.log_density(near + shift)
-    loss_low = np.concatenate([loss_high[..., 1:], np.zeros_like(shift)], axis=-1)
+    if mechanism.density_shape is DensityShape.LOG_CONVEX_SIDES:
+        loss_high = mechanism.log_density(near) - mechanism.log_density(near + shift)
+        loss_low = np.concatenate([loss_high[..., 1:], np.zeros_like(shift)], axis=-1)
+    else:
+        loss_low, loss_high = mechanism.loss_range(near, far - near, float(shift[0]))
     log_p, error_p = _mass_above(mechanism, near, far)
     log_q, error_q = _mass_above(mechanism, near + shift, far + shift)
     log_p, error_p = np.broadcast_to(log_p, log_q.shape), np.broadcast_to(error_p, error_q.shape)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..mechanisms import Mechanism
-from .cells import cut, require_log_convex_sides
+from .cells import cut, largest_loss
 from .dimension import largest_loss_in_dimension, octave_orders, renyi_in_dimension, require_dimension_bound
 from .event import Event
 from .f_divergence import renyi_bounds
@@ -42,7 +42,7 @@ def renyi_curve(event: Event) -> RenyiCurve:
     if event.is_spherical:
         raise ValueError("no Rényi curve is proven for spherical noise; its privacy loss distribution is")
     if event.is_scalar and not mechanism.isotropic and (rate < 1 or not mechanism.closed_renyi):
-        require_log_convex_sides(mechanism, "Rényi curve")
+        _require_bounded_loss(mechanism, shift)
         at = functools.partial(_scalar_by_cells, mechanism, shift, rate)
     elif mechanism.isotropic and rate < 1:
         at = functools.partial(_sampled_gaussian, mechanism, shift, rate)
@@ -53,8 +53,17 @@ def renyi_curve(event: Event) -> RenyiCurve:
         at = sampled_curve(functools.partial(_in_dimension, mechanism, shift, dimension), rate)
     if event.symmetric:
         at = functools.partial(_symmetric, at)
-    loss = largest_loss_in_dimension(mechanism, shift, dimension)
+    loss = largest_loss(mechanism, shift) if event.is_scalar else largest_loss_in_dimension(mechanism, shift, dimension)
     return RenyiCurve(at, sampled_loss(loss, rate))
+
+
+def _require_bounded_loss(mechanism: Mechanism, shift: float) -> None:
+    if mechanism.support < math.inf:
+        raise ValueError(f"every Rényi divergence of {mechanism.family} noise is infinite: its support is bounded")
+    if math.isinf(largest_loss(mechanism, shift)):
+        raise ValueError(
+            f"no Rényi curve is proven for {mechanism.family} noise, whose loss is not known to be bounded"
+        )
 
 
 def _symmetric(remove: Callable[[Array], Array], orders: Array) -> Array:

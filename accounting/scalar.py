@@ -61,6 +61,9 @@ def _hockey_stick(event: Event, epsilon: float) -> tuple[float, float]:
     mechanism, shift = event.mechanism, event.shift
     if mechanism.isotropic:
         return gaussian.log_delta_bounds(epsilon, shift * math.sqrt(mechanism.fisher_information))
+    if epsilon == 0:  # {p > q} is x < t/2 for every unimodal density: P(X <= t/2) − P(X <= −t/2)
+        mass, error = _mass(mechanism, 0.0, shift / 2, shift / 2)
+        return mass + math.log(2) - error, min(mass + math.log(2) + error, 0.0)
     require_log_convex_sides(mechanism, "scalar hockey stick")
     room = largest_loss(mechanism, shift) - epsilon
     if room <= 0:

@@ -1,25 +1,40 @@
 """Private training: ghost clipping, noise on updates, Poisson sampling, text classifiers, recipes."""
 
-from .clipping import GhostClipping, Recording, UnsupportedUseError, clip_factors, rounding_margin
+from .clipping import GhostClipping, UnsupportedUseError
 from .demo import DemoTraining, demo_recipe, run_demo_training
+from .diagnostics import NonPrivateDiagnostics
 from .layer_rules import LAYER_RULES, LayerRule
-from .losses import mean_over_own_tokens
+from .losses import (
+    causal_lm_losses,
+    check_losses_are_per_example,
+    mean_over_own_tokens,
+    sum_over_own_tokens,
+    token_classification_losses,
+)
+from .modes import Automatic, ClippingMode, Flat, GroupWise, PerLayer, clip_factors, rounding_margin
 from .noise import ClippedSum, release
 from .prepare import Prepared, prepare, trainable_dimension
 from .private import PrivateTraining, make_private
 from .randomness import Randomness, secret_generator
 from .recipe import Recipe, load_recipe
+from .recording import Recording
 from .runner import RunResult, run_recipe, run_without_privacy
 from .sampling import LogicalBatch, PoissonSampler
 from .support import UnsupportedModelError
 
 __all__ = [
     "LAYER_RULES",
+    "Automatic",
     "ClippedSum",
+    "ClippingMode",
     "DemoTraining",
+    "Flat",
     "GhostClipping",
+    "GroupWise",
     "LayerRule",
     "LogicalBatch",
+    "NonPrivateDiagnostics",
+    "PerLayer",
     "PoissonSampler",
     "Prepared",
     "PrivateTraining",
@@ -29,6 +44,8 @@ __all__ = [
     "RunResult",
     "UnsupportedModelError",
     "UnsupportedUseError",
+    "causal_lm_losses",
+    "check_losses_are_per_example",
     "clip_factors",
     "demo_recipe",
     "load_recipe",
@@ -41,5 +58,7 @@ __all__ = [
     "run_recipe",
     "run_without_privacy",
     "secret_generator",
+    "sum_over_own_tokens",
+    "token_classification_losses",
     "trainable_dimension",
 ]

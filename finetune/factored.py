@@ -1,33 +1,42 @@
 """Per-example gradients of one parameter in factored form: norms and clipped sums without building them.
 
 A layer call leaves, for each example i, an input a_i (T × d) and an output gradient g_i (T × p). Each class here stands
-for the gradients that such a pair gives to one parameter, and knows their norms, their inner products with another
-factored gradient of the same parameter (a weight used twice needs the cross terms) and their weighted sum.
+for the gradients that such a pair gives to one parameter, and knows their norms and their weighted sum;
+`inner_products.py` has the cross terms of a parameter that is used twice.
 
 B: examples, T: positions, d and p: input and output width. Everything is computed in float32 at least; float64 stays.
+
+Rounding. An inner product of n terms errs by at most n·u·Σ|x_j·y_j| to first order, in every order of summation (Higham
+2002, section 3.1; u the unit roundoff). A record may be chosen so that roundings do not average out, so no
+probabilistic bound is used. It matters where the terms of a sum over positions cancel: there the norm is small and its
+error is not. So every bound is a multiple of the *magnitude*, the sum over positions of the norms of the terms.
 """
 
 from __future__ import annotations
 
 import abc
-import dataclasses
 from typing import final
 
 import torch
 from torch import Tensor
 
-_CHUNK_ELEMENTS = 2**24  # elements of instantiated gradients held at a time (64 MiB in float32)
-_SMALLEST_POWER = 0.4  # of the smallest float: factors below it would underflow when they are squared
+from .recorded import (
+    CHUNK_ELEMENTS,
+    RUN,
+    Recorded,
+    at_least_float32,
+    gram,
+    padding,
+    squared_lengths,
+    unit_roundoff,
+    wide_dtype,
+    zero_unless,
+)
 
-
-def at_least_float32(tensor: Tensor) -> Tensor:
-    """The tensor in float32 or wider: half precision is never accumulated in half precision."""
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
-
-
-def _sum_of_norms(norms: Tensor) -> Tensor:
-    """Σ over positions (B, T), added in float64: error bounds rest on it, so small terms must not be lost in it."""
-    return norms.sum(dim=1, dtype=torch.float64).to(norms.dtype)
+_SUM_TERMS = 4096  # positions that one matrix product of a weighted sum adds up
+_TILE = 256  # positions of one tile of a Gram matrix
+_ROOM = 2  # see `OuterGradient.ghost_is_cheaper`
+_SPARE = 16  # roundings not counted one by one
 
 
 class FactoredGradient(abc.ABC):
@@ -45,20 +54,41 @@ class FactoredGradient(abc.ABC):
 
     @property
     @abc.abstractmethod
-    def dot_length(self) -> int:
-        """Number of terms in the longest chain of additions behind one norm; it scales the rounding error."""
+    def dtype(self) -> torch.dtype:
+        """What is computed in: float32 or float64."""
+
+    @property
+    @abc.abstractmethod
+    def norm_terms(self) -> int:
+        """Additions in `dtype` that one term of the squared norm goes through, at most."""
+
+    @property
+    @abc.abstractmethod
+    def sum_terms(self) -> int:
+        """Additions in `dtype` that one term of the weighted sum goes through, at most."""
+
+    @property
+    @abc.abstractmethod
+    def squares(self) -> int:
+        """Products of two computed numbers in the squared norm of one example: each may underflow."""
 
     @abc.abstractmethod
     def squared_norm(self) -> Tensor:
-        """Squared L2 norm of each example's gradient, shape (B,)."""
+        """Squared L2 norm of each example's gradient, float64 (B,)."""
 
     @abc.abstractmethod
     def magnitude(self) -> Tensor:
-        """Σ_t of the norms of the terms that make up each example's gradient, shape (B,): at least its norm."""
+        """Σ_t of upper bounds of the norms of the terms that make up each gradient, float64 (B,)."""
 
     @abc.abstractmethod
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         """out += Σ_i weights[i] · gradient_i; `weights` (B,), `out` of the parameter's shape."""
+
+    def weighted_sum(self, weights: Tensor, shape: torch.Size) -> Tensor:
+        """Σ_i weights[i] · gradient_i as a new tensor of the parameter's `shape`."""
+        out = torch.zeros(shape, dtype=self.dtype, device=weights.device)
+        self.add_weighted_sum(weights, out)
+        return out
 
     @abc.abstractmethod
     def instantiate(self, start: int, stop: int) -> Tensor:
@@ -68,60 +98,45 @@ class FactoredGradient(abc.ABC):
     def keep(self, mask: Tensor) -> FactoredGradient:
         """The same gradients, exactly zero where the boolean `mask` (B,) is False, whatever stood there."""
 
-    def rounding(self) -> float:
-        """r such that the computed squared norm errs by at most r · magnitude².
+    def compact(self) -> FactoredGradient:
+        """The form in which to keep these gradients until the clip factors are known."""
+        return self
 
-        An inner product of n terms errs by at most n·u·Σ|x_j·y_j| to first order, in every order of summation (Higham
-        2002, section 3.1; u the unit roundoff); a record may be chosen so that roundings do not average out, so no
-        probabilistic bound is used. It matters where the terms of a sum over positions cancel: there the norm is
-        small and its error is not.
-        """
-        return 2 * (self.dot_length + 8) * self._unit_roundoff()
+    def norm_rounding(self) -> float:
+        """r: the squared norm, and an inner product of two such gradients, err by at most r · (product of the
+        magnitudes), apart from underflow."""
+        return 2 * (self.norm_terms + _SPARE) * unit_roundoff(self.dtype)
 
-    @abc.abstractmethod
-    def largest_factors(self) -> list[Tensor]:
-        """The largest magnitude in each factor, per example: tensors of shape (B,)."""
+    def sum_rounding(self) -> float:
+        """r: the error with which one gradient enters the weighted sum has norm at most r · weight · magnitude."""
+        return (self.sum_terms + _SPARE) * unit_roundoff(self.dtype)
 
-    def without_underflow(self) -> FactoredGradient:
-        """The same gradients, zero for examples whose factors are so small that their squares would underflow.
-
-        Such a gradient is far below the resolution of the sum; a norm of 0 computed for it would leave it unclipped.
-        """
-        factors = self.largest_factors()
-        product = factors[0]
-        for factor in factors[1:]:
-            product = product * factor
-        smallest = torch.finfo(product.dtype).tiny ** _SMALLEST_POWER
-        small = torch.stack([*(factor < smallest for factor in factors), product < smallest]).any(dim=0)
-        return self.keep(~small) if bool(small.any()) else self
-
-    @abc.abstractmethod
-    def _unit_roundoff(self) -> float:
-        """Half the machine epsilon of the dtype of the factors."""
+    def underflow(self) -> float:
+        """What underflow can take from the squared norm, at most."""
+        return 4 * self.squares * torch.finfo(self.dtype).tiny
 
     def chunks(self) -> list[tuple[int, int]]:
         """(start, stop) ranges of examples whose instantiated gradients fit the memory bound."""
-        size = max(1, _CHUNK_ELEMENTS // max(1, self.element_count))
-        return [(start, min(start + size, self.batch_size)) for start in range(0, self.batch_size, size)]
+        return ranges(self.batch_size, self.element_count)
 
 
 @final
-@dataclasses.dataclass(frozen=True, eq=False)
 class DenseGradient(FactoredGradient):
-    """Gradients that are cheap to hold: biases and normalisation weights.
+    """Gradients that are held as they are: biases, normalisation weights, small matrices.
 
-    `values` (B, …parameter shape) is the sum over T terms of each example, `magnitudes` (B,) the sum of their norms.
+    `values` (B, …parameter shape). They are what the clipped sum is made of, so how they were rounded when they were
+    computed is no matter: the norm is that of the very numbers held here.
     """
 
-    values: Tensor
-    magnitudes: Tensor
-    terms: int
+    def __init__(self, values: Tensor) -> None:
+        self.values = values
+        self._square: Tensor | None = None
 
     @classmethod
-    def from_positions(cls, terms: Tensor) -> DenseGradient:
-        """Sum `terms` (B, T, p) over T: the gradient of a bias is the sum of its output gradients."""
-        terms = at_least_float32(terms)
-        return cls(terms.sum(dim=1), _sum_of_norms(torch.linalg.vector_norm(terms, dim=2)), terms.shape[1])
+    def from_positions(cls, terms: Tensor | Recorded) -> DenseGradient:
+        """Sum `terms` (B, …, p) over all but the first and last axis: the gradient of a bias is that sum."""
+        recorded = terms if isinstance(terms, Recorded) else Recorded(terms)
+        return cls(at_least_float32(recorded.positions).sum(dim=1))
 
     @property
     def batch_size(self) -> int:
@@ -132,105 +147,177 @@ class DenseGradient(FactoredGradient):
         return self.values[0].numel()
 
     @property
-    def dot_length(self) -> int:
-        return self.element_count + self.terms
+    def dtype(self) -> torch.dtype:
+        return self.values.dtype
+
+    @property
+    def norm_terms(self) -> int:
+        return min(RUN, self.element_count)
+
+    @property
+    def sum_terms(self) -> int:
+        return self.batch_size
+
+    @property
+    def squares(self) -> int:
+        return self.element_count
 
     def squared_norm(self) -> Tensor:
-        return self.values.flatten(1).square().sum(dim=1)
+        if self._square is None:
+            self._square = squared_lengths(self.values.flatten(1))
+        return self._square
 
     def magnitude(self) -> Tensor:
-        return self.magnitudes
+        norms = self.squared_norm().sqrt() * (1 + self.norm_rounding())
+        return norms + padding(self.element_count, self.dtype)
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        out.view(-1).addmv_(self.values.flatten(1).T, weights.to(self.values.dtype))
+        out.add_(self.weighted_sum(weights, out.shape))
+
+    def weighted_sum(self, weights: Tensor, shape: torch.Size) -> Tensor:
+        return (weights.to(self.values.dtype) @ self.values.flatten(1)).view(shape)
 
     def instantiate(self, start: int, stop: int) -> Tensor:
         return self.values[start:stop].flatten(1)
 
-    def largest_factors(self) -> list[Tensor]:
-        return [self.magnitudes]
-
     def keep(self, mask: Tensor) -> DenseGradient:
-        return dataclasses.replace(self, values=_keep(self.values, mask), magnitudes=_keep(self.magnitudes, mask))
+        return DenseGradient(zero_unless(mask, self.values))
 
-    def _unit_roundoff(self) -> float:
-        return torch.finfo(self.values.dtype).eps / 2
+    def plus(self, other: DenseGradient) -> DenseGradient:
+        """The sum, example by example: the same parameter in another call."""
+        return DenseGradient(self.values + other.values)
 
 
 @final
 class OuterGradient(FactoredGradient):
     """Gradients Σ_t g_t a_tᵀ of a matrix (p × d): a linear layer's weight.
 
-    `inputs` a is (B, T, d), `output_grads` g is (B, T, p).
+    `inputs` a is (B, …, d), `output_grads` g is (B, …, p).
     """
 
-    def __init__(self, inputs: Tensor, output_grads: Tensor) -> None:
-        dtype = torch.promote_types(torch.promote_types(inputs.dtype, output_grads.dtype), torch.float32)
-        self.inputs, self.output_grads = inputs.to(dtype), output_grads.to(dtype)
+    def __init__(self, inputs: Tensor | Recorded, output_grads: Tensor | Recorded) -> None:
+        self.inputs = inputs if isinstance(inputs, Recorded) else Recorded(inputs)
+        self.output_grads = output_grads if isinstance(output_grads, Recorded) else Recorded(output_grads)
 
     @property
     def batch_size(self) -> int:
-        return self.inputs.shape[0]
+        return self.inputs.batch_size
+
+    @property
+    def length(self) -> int:
+        """T."""
+        return self.inputs.length
 
     @property
     def element_count(self) -> int:
-        return self.inputs.shape[2] * self.output_grads.shape[2]
+        return self.inputs.width * self.output_grads.width
 
     @property
-    def dot_length(self) -> int:
-        return self.inputs.shape[2] + self.output_grads.shape[2] + self.inputs.shape[1]
+    def dtype(self) -> torch.dtype:
+        return wide_dtype(self.inputs.dtype, self.output_grads.dtype)
+
+    @property
+    def norm_terms(self) -> int:
+        widths = min(RUN, self.inputs.width) + min(RUN, self.output_grads.width)
+        return widths + self.length  # T: one row of a Gram tile, or an instantiated sum over positions
+
+    @property
+    def sum_terms(self) -> int:
+        positions = self.batch_size * self.length
+        return min(positions, max(_SUM_TERMS, self.length)) + positions // _SUM_TERMS
+
+    @property
+    def squares(self) -> int:
+        return max(self.length**2, self.element_count)
 
     def ghost_is_cheaper(self) -> bool:
-        """Ghost costs 2BT²(p + d) flops, instantiating 2BTpd."""
-        time, width_in, width_out = self.inputs.shape[1], self.inputs.shape[2], self.output_grads.shape[2]
-        return time * (width_in + width_out) < width_in * width_out
+        """Ghost costs 2T²(p + d) flops an example and keeps T(p + d) numbers for the product to come; the instantiated
+        gradient costs 2Tpd flops *in place of* that product's 2Tpd, so no flops at all, but keeps pd numbers.
+
+        Where pd is up to `_ROOM` times T(p + d) the second was faster on a CPU and its memory does not show at the
+        peak; beyond, writing and reading it costs as much as the Gram matrices. One example alone always has its
+        gradient instantiated: it is the sum.
+        """
+        if self.batch_size == 1:
+            return False
+        return _ROOM * self.length * (self.inputs.width + self.output_grads.width) < self.element_count
+
+    def compact(self) -> FactoredGradient:
+        return self if self.ghost_is_cheaper() else self.instantiated()
+
+    def instantiated(self) -> DenseGradient:
+        """The gradients themselves; the factors are not needed any more."""
+        inputs, grads = self.inputs.positions.to(self.dtype), self.output_grads.positions.to(self.dtype)
+        return DenseGradient(grads.mT @ inputs)
 
     def squared_norm(self) -> Tensor:
-        """By whichever of `ghost_squared_norm` and `instantiated_squared_norm` takes fewer flops, shape (B,)."""
-        return self.ghost_squared_norm() if self.ghost_is_cheaper() else self.instantiated_squared_norm()
+        """‖Σ_t g_t a_tᵀ‖² = Σ_{t,s} ⟨a_t, a_s⟩⟨g_t, g_s⟩ (arXiv 2110.05679), float64 (B,).
 
-    def ghost_squared_norm(self) -> Tensor:
-        """Σ_{t,s} ⟨a_t, a_s⟩⟨g_t, g_s⟩ = ‖Σ_t g_t a_tᵀ‖² (arXiv 2110.05679), shape (B,)."""
-        input_gram = self.inputs @ self.inputs.mT
-        output_gram = self.output_grads @ self.output_grads.mT
-        return input_gram.mul_(output_gram).sum(dim=(1, 2))
+        From a few positions the two Gram matrices are made whole, and that of an input is shared by all layers that
+        read it; from many, tile by tile, the upper half only: they are symmetric.
+        """
+        if self.length <= _TILE:
+            rows = max(1, CHUNK_ELEMENTS // self.length**2)
+            if rows >= self.batch_size:
+                output_gram = gram(self.output_grads.positions, self.output_grads.positions, self.dtype)
+                return output_gram.mul_(self.inputs.own_gram(self.dtype)).sum(dim=2).double().sum(dim=1)
+        return torch.cat([self._tiled(start, stop) for start, stop in ranges(self.batch_size, self.length * _TILE)])
 
-    def instantiated_squared_norm(self) -> Tensor:
-        """‖Σ_t g_t a_tᵀ‖² from the gradients themselves, some examples at a time, shape (B,)."""
-        parts = [self.instantiate(start, stop).square().sum(dim=1) for start, stop in self.chunks()]
-        return torch.cat(parts)
+    def _tiled(self, start: int, stop: int) -> Tensor:
+        inputs, grads = self.inputs.positions[start:stop], self.output_grads.positions[start:stop]
+        total = torch.zeros(stop - start, dtype=torch.float64, device=inputs.device)
+        for first in range(0, self.length, _TILE):
+            here = slice(first, first + _TILE)
+            for second in range(first, self.length, _TILE):
+                there = slice(second, second + _TILE)
+                tile = gram(inputs[:, here], inputs[:, there], self.dtype)
+                tile *= gram(grads[:, here], grads[:, there], self.dtype)
+                total += tile.sum(dim=2).double().sum(dim=1) * (1 if first == second else 2)
+        return total
 
     def magnitude(self) -> Tensor:
-        norms = torch.linalg.vector_norm(self.inputs, dim=2) * torch.linalg.vector_norm(self.output_grads, dim=2)
-        return _sum_of_norms(norms)
+        return (self.inputs.row_norms() * self.output_grads.row_norms()).sum(dim=1)
 
-    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        scaled = self.output_grads * weights.to(self.output_grads.dtype)[:, None, None]
-        out.addmm_(scaled.flatten(0, 1).T, self.inputs.flatten(0, 1))
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, *, fresh: bool = False) -> None:
+        """One matrix product over examples and positions (in pieces of `_SUM_TERMS` rows); the narrower factor carries
+        the weights. What stands in a `fresh` out is ignored."""
+        weights = weights.to(self.dtype)[:, None, None]
+        inputs, grads = self.inputs.positions, self.output_grads.positions
+        for start, stop in self._pieces():
+            a, g = inputs[start:stop].to(self.dtype), grads[start:stop].to(self.dtype)
+            a, g = (a * weights[start:stop], g) if a.shape[2] < g.shape[2] else (a, g * weights[start:stop])
+            out.addmm_(g.flatten(0, 1).T, a.flatten(0, 1), beta=0.0 if fresh and start == 0 else 1.0)
 
-    def largest_factors(self) -> list[Tensor]:
-        return [factor.abs().flatten(1).amax(dim=1) for factor in (self.inputs, self.output_grads)]
+    def weighted_sum(self, weights: Tensor, shape: torch.Size) -> Tensor:
+        out = torch.empty(shape, dtype=self.dtype, device=weights.device)
+        self.add_weighted_sum(weights, out, fresh=True)
+        return out
+
+    def _pieces(self) -> list[tuple[int, int]]:
+        size = max(1, _SUM_TERMS // max(1, self.length))
+        if self.output_grads.dtype != self.output_grads.tensor.dtype:  # half precision is widened piece by piece
+            size = min(size, max(1, CHUNK_ELEMENTS // max(1, self.length * self.output_grads.width)))
+        return [(start, min(start + size, self.batch_size)) for start in range(0, self.batch_size, size)]
 
     def instantiate(self, start: int, stop: int) -> Tensor:
-        return (self.output_grads[start:stop].mT @ self.inputs[start:stop]).flatten(1)
+        inputs, grads = self.inputs.positions[start:stop], self.output_grads.positions[start:stop]
+        return (grads.to(self.dtype).mT @ inputs.to(self.dtype)).flatten(1)
 
     def keep(self, mask: Tensor) -> OuterGradient:
-        return OuterGradient(_keep(self.inputs, mask), _keep(self.output_grads, mask))
-
-    def _unit_roundoff(self) -> float:
-        return torch.finfo(self.inputs.dtype).eps / 2
+        return OuterGradient(self.inputs.keep(mask), self.output_grads.keep(mask))
 
 
 @final
 class RowGradient(FactoredGradient):
     """Gradients Σ_t e_{id_t} g_tᵀ of a table (V × p): an embedding's weight.
 
-    `ids` is (B, T), `output_grads` g is (B, T, p), `rows` is V. Rows that the layer never trains (padding) must come
+    `ids` is (B, T), `output_grads` g is (B, …, p), `rows` is V. Rows that the layer never trains (padding) must come
     with g = 0.
     """
 
-    def __init__(self, ids: Tensor, output_grads: Tensor, rows: int) -> None:
-        self.ids, self.output_grads, self.rows = ids, at_least_float32(output_grads), rows
+    def __init__(self, ids: Tensor, output_grads: Tensor | Recorded, rows: int) -> None:
+        self.output_grads = output_grads if isinstance(output_grads, Recorded) else Recorded(output_grads)
+        self.ids, self.rows = ids, rows
 
     @property
     def batch_size(self) -> int:
@@ -238,101 +325,56 @@ class RowGradient(FactoredGradient):
 
     @property
     def element_count(self) -> int:
-        return self.rows * self.output_grads.shape[2]
+        return self.rows * self.output_grads.width
 
     @property
-    def dot_length(self) -> int:
-        return self.output_grads.shape[2] + self.ids.shape[1]
+    def dtype(self) -> torch.dtype:
+        return self.output_grads.dtype
+
+    @property
+    def norm_terms(self) -> int:
+        return min(RUN, self.output_grads.width) + self.ids.shape[1]
+
+    @property
+    def sum_terms(self) -> int:
+        return self.ids.numel()
+
+    @property
+    def squares(self) -> int:
+        return self.ids.shape[1] * self.output_grads.width
+
+    def grads(self) -> Tensor:
+        """g as (B, T, p), in `dtype`."""
+        return self.output_grads.positions.to(self.dtype)
 
     def squared_norm(self) -> Tensor:
         """Positions of one example with the same id are added up first: O(BTp), no T × T and no V × p matrix."""
         examples = torch.arange(self.batch_size, device=self.ids.device)[:, None]
         keys, slots = torch.unique(examples * self.rows + self.ids, return_inverse=True)
-        width = self.output_grads.shape[2]
-        touched = self.output_grads.new_zeros(len(keys), width)
-        touched.index_add_(0, slots.flatten(), self.output_grads.flatten(0, 1))
-        norms = self.output_grads.new_zeros(self.batch_size)
-        return norms.index_add_(0, keys // self.rows, touched.square().sum(dim=1))
+        grads = self.grads()
+        touched = grads.new_zeros(len(keys), grads.shape[2])
+        touched.index_add_(0, slots.flatten(), grads.flatten(0, 1))
+        norms = torch.zeros(self.batch_size, dtype=torch.float64, device=grads.device)
+        return norms.index_add_(0, keys // self.rows, squared_lengths(touched))
 
     def magnitude(self) -> Tensor:
-        return _sum_of_norms(torch.linalg.vector_norm(self.output_grads, dim=2))
+        return self.output_grads.row_norms().sum(dim=1)
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        scaled = self.output_grads * weights.to(self.output_grads.dtype)[:, None, None]
+        scaled = self.grads() * weights.to(self.dtype)[:, None, None]
         out.index_add_(0, self.ids.flatten(), scaled.flatten(0, 1))
 
     def instantiate(self, start: int, stop: int) -> Tensor:
-        ids, grads = self.ids[start:stop], self.output_grads[start:stop]
+        ids, grads = self.ids[start:stop], self.grads()[start:stop]
         full = grads.new_zeros(stop - start, self.rows, grads.shape[2])
         full.scatter_add_(1, ids[:, :, None].expand_as(grads), grads)
         return full.flatten(1)
 
-    def largest_factors(self) -> list[Tensor]:
-        return [self.output_grads.abs().flatten(1).amax(dim=1)]
-
     def keep(self, mask: Tensor) -> RowGradient:
-        return RowGradient(self.ids, _keep(self.output_grads, mask), self.rows)
-
-    def _unit_roundoff(self) -> float:
-        return torch.finfo(self.output_grads.dtype).eps / 2
+        return RowGradient(self.ids, self.output_grads.keep(mask), self.rows)
 
 
-def inner_product(x: FactoredGradient, y: FactoredGradient) -> Tensor:
-    """⟨x_i, y_i⟩ for each example i, shape (B,); both belong to the same parameter."""
-    match x, y:
-        case OuterGradient(), OuterGradient():
-            return _outer_outer(x, y)
-        case RowGradient(), RowGradient():
-            return _row_row(x, y)
-        case RowGradient(), OuterGradient():
-            return _row_outer(x, y)
-        case OuterGradient(), RowGradient():
-            return _row_outer(y, x)
-    ranges = max(x.chunks(), y.chunks(), key=len)
-    return torch.cat([(x.instantiate(*span) * y.instantiate(*span)).sum(dim=1) for span in ranges])
-
-
-def squared_norm(parts: list[FactoredGradient]) -> Tensor:
-    """‖Σ_k parts[k]‖² per example, cross terms included, shape (B,): a weight used in several calls."""
-    total = parts[0].squared_norm()
-    for index, part in enumerate(parts[1:], start=1):
-        total = total + part.squared_norm()
-        for earlier in parts[:index]:
-            total = total + 2 * inner_product(earlier, part)
-    return total
-
-
-def squared_norm_error(parts: list[FactoredGradient]) -> Tensor:
-    """Bound on the rounding error of `squared_norm(parts)`, shape (B,); see `FactoredGradient.rounding`."""
-    magnitude = torch.stack([part.magnitude() for part in parts]).sum(dim=0)
-    return max(part.rounding() for part in parts) * magnitude.square()
-
-
-def sum_error(parts: list[FactoredGradient]) -> Tensor:
-    """Bound on the norm of the rounding error with which one example's gradient enters a weighted sum, shape (B,)."""
-    magnitude = torch.stack([part.magnitude() for part in parts]).sum(dim=0)
-    return max(part.rounding() for part in parts) * magnitude
-
-
-def _outer_outer(x: OuterGradient, y: OuterGradient) -> Tensor:
-    """Σ_{t,s} ⟨a_t, a'_s⟩⟨g_t, g'_s⟩."""
-    return ((x.inputs @ y.inputs.mT) * (x.output_grads @ y.output_grads.mT)).sum(dim=(1, 2))
-
-
-def _row_row(x: RowGradient, y: RowGradient) -> Tensor:
-    """Σ_{t,s} [id_t = id'_s]⟨g_t, g'_s⟩."""
-    equal = x.ids[:, :, None] == y.ids[:, None, :]
-    return ((x.output_grads @ y.output_grads.mT) * equal).sum(dim=(1, 2))
-
-
-def _row_outer(row: RowGradient, outer: OuterGradient) -> Tensor:
-    """Σ_{t,s} ⟨g_emb_t, a_s⟩ · g_out_s[id_t]: the table of an embedding that is also a linear layer's weight."""
-    batch, time_out = outer.output_grads.shape[:2]
-    index = row.ids[:, None, :].expand(batch, time_out, row.ids.shape[1])
-    picked = outer.output_grads.gather(2, index)  # (B, S, T): g_out_s[id_t]
-    return (picked * (outer.inputs @ row.output_grads.mT)).sum(dim=(1, 2))
-
-
-def _keep(tensor: Tensor, mask: Tensor) -> Tensor:
-    """Zero (not a product with zero: NaN · 0 is NaN) where `mask` (B,) is False."""
-    return torch.where(mask.to(tensor.device).view(-1, *[1] * (tensor.dim() - 1)), tensor, torch.zeros_like(tensor))
+def ranges(count: int, elements_each: int) -> list[tuple[int, int]]:
+    """(start, stop) ranges of `count` things whose temporaries of `elements_each` fit the memory bound."""
+    size = max(1, CHUNK_ELEMENTS // max(1, elements_each))
+    return [(start, min(start + size, count)) for start in range(0, count, size)]

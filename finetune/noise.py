@@ -1,13 +1,15 @@
 """The only place where noise is added: once per logical batch, to the sum of clipped gradients.
 
-    gradient = (Σ_i clipped gradient_i + C · noise) / divisor
+    gradient = (Σ_i clipped gradient_i + s · noise) / divisor
 
-The noise is sized for the *sum*, whose sensitivity is C; the divisor is a constant chosen before seeing the data.
+The noise is sized for the *sum*, whose sensitivity is C; s is C, or the group's own scale where parameters are clipped
+in groups (`modes.py`). The divisor is a constant chosen before seeing the data.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import final
 
 import torch
@@ -15,6 +17,9 @@ from torch import Tensor, nn
 
 from ..mechanisms import Mechanism
 from .factored import FactoredGradient
+from .recorded import wide_dtype
+
+_BLOCK = 2**20  # coordinates drawn at a time
 
 
 @final
@@ -28,23 +33,41 @@ class ClippedSum:
         self._parameters = dict(parameters)
         self._sums: dict[str, Tensor] = {}
         self.examples = 0
-        self._spent = False
+        self._spent = self._partial = False
 
-    def add(self, gradients: Mapping[str, Sequence[FactoredGradient]], factors: Tensor) -> None:
-        """Add Σ_i factors[i]·gradient_i for each parameter named; `factors` (B,) counts B examples."""
+    @contextlib.contextmanager
+    def adding(self, examples: int) -> Iterator[None]:
+        """Around the `add_part` calls of one microbatch of `examples`: if one of them fails, the sum is unusable."""
         self._refuse_if_spent()
-        self.examples += len(factors)
-        for name, parts in gradients.items():
-            out = self.of(name)
-            for part in parts:
-                part.add_weighted_sum(factors.to(out.device), out)
+        self._partial = True
+        yield
+        self._partial = False
+        self.examples += examples
+
+    def add_part(self, name: str, parts: Sequence[FactoredGradient], factors: Tensor) -> None:
+        """Add Σ_i factors[i]·gradient_i for the parameter called `name`; `factors` (B,)."""
+        parameter = self._parameters[name]
+        factors = factors.to(parameter.device)
+        if name not in self._sums and parts[0].dtype == wide_dtype(parameter.dtype):
+            self._sums[name] = parts[0].weighted_sum(factors, parameter.shape)
+            parts = parts[1:]
+        for part in parts:
+            part.add_weighted_sum(factors, self.of(name))
+
+    def absorb(self, other: ClippedSum) -> None:
+        """Add another sum of the same microbatch, and use it up."""
+        for name, total in other._sums.items():
+            if name in self._sums:
+                self._sums[name].add_(total)
+            else:
+                self._sums[name] = total
+        other._spent, other._sums = True, {}
 
     def of(self, name: str) -> Tensor:
         """The running sum of the parameter called `name` (private data): zero if nothing was added to it."""
         if name not in self._sums:
             parameter = self._parameters[name]
-            dtype = torch.promote_types(parameter.dtype, torch.float32)
-            self._sums[name] = torch.zeros(parameter.shape, dtype=dtype, device=parameter.device)
+            self._sums[name] = torch.zeros(parameter.shape, dtype=wide_dtype(parameter.dtype), device=parameter.device)
         return self._sums[name]
 
     def spend(self) -> dict[str, tuple[nn.Parameter, Tensor]]:
@@ -58,21 +81,60 @@ class ClippedSum:
     def _refuse_if_spent(self) -> None:
         if self._spent:
             raise RuntimeError("the noise of this logical batch was already added; draw the next batch first")
+        if self._partial:
+            raise RuntimeError("adding up the clipped gradients failed half way; this logical batch is lost")
 
 
 def release(
     clipped_sum: ClippedSum,
     *,
     mechanism: Mechanism,
-    clipping_norm: float,
+    noise_scales: Mapping[str, float] | float,
     divisor: float,
     generator: torch.Generator,
 ) -> None:
-    """Set each trainable parameter's `.grad` to (clipped sum + C·noise) / divisor, in the parameter's dtype.
+    """Set each trainable parameter's `.grad` to (clipped sum + s·noise) / divisor, in the parameter's dtype.
 
-    The noise is independent over coordinates and parameters, drawn from `generator` in the model's order; parameters
-    that no example reached get noise too. Spends `clipped_sum`: raises RuntimeError on the second call.
+    s is the entry of `noise_scales` for the parameter; one number, the clipping norm C, holds for all. The noise is
+    independent over coordinates and parameters, drawn from `generator` in the model's order; parameters that no
+    example reached get noise too. Spends `clipped_sum`: raises RuntimeError on the second call.
     """
-    for parameter, total in clipped_sum.spend().values():
-        noise = mechanism.sample(tuple(total.shape), generator=generator, device=total.device, dtype=total.dtype)
-        parameter.grad = total.add_(noise, alpha=clipping_norm).div_(divisor).to(parameter.dtype)
+    sums = clipped_sum.spend()
+    stream = _NoiseStream(mechanism, generator, sum(total.numel() for _, total in sums.values()))
+    for name, (parameter, total) in sums.items():
+        scale = noise_scales[name] if isinstance(noise_scales, Mapping) else noise_scales
+        stream.privatise(total.view(-1), scale, divisor)
+        parameter.grad = total.to(parameter.dtype)
+
+
+@final
+class _NoiseStream:
+    """The noise of one release, `total` coordinates of it, drawn block by block across the parameters.
+
+    A draw of many coordinates is the cheapest, and a block is the largest temporary.
+    """
+
+    def __init__(self, mechanism: Mechanism, generator: torch.Generator, total: int) -> None:
+        self._mechanism, self._generator, self._left = mechanism, generator, total
+        self._block: Tensor | None = None
+        self._used = 0
+
+    def privatise(self, flat: Tensor, scale: float, divisor: float) -> None:
+        """flat = (flat + scale · (the next coordinates)) / divisor, in place."""
+        start = 0
+        while start < len(flat):
+            block = self._next_block(flat)
+            count = min(len(block) - self._used, len(flat) - start)
+            flat[start : start + count].add_(block[self._used : self._used + count], alpha=scale).div_(divisor)
+            self._used += count
+            self._left -= count
+            start += count
+
+    def _next_block(self, like: Tensor) -> Tensor:
+        """The block in use, a new one if it is used up or of another kind; no coordinate is given out twice."""
+        block = self._block
+        if block is None or self._used == len(block) or (block.dtype, block.device) != (like.dtype, like.device):
+            count = min(_BLOCK, self._left)
+            block = self._mechanism.sample((count,), generator=self._generator, device=like.device, dtype=like.dtype)
+            self._block, self._used = block, 0
+        return block

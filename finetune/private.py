@@ -13,7 +13,8 @@ from torch import nn
 from ..accounting import EpsilonInterval, Ledger, Release, epsilon
 from ..mechanisms import Mechanism, _validate, independent
 from .clipping import GhostClipping, Recording
-from .layer_rules import LAYER_RULES, LayerRule
+from .layer_rules import LAYER_RULES, Rules
+from .modes import ClippingMode
 from .noise import release
 from .randomness import Randomness
 from .sampling import LogicalBatch, PoissonSampler
@@ -24,14 +25,15 @@ def make_private(
     optimizer: torch.optim.Optimizer,
     *,
     mechanism: Mechanism,
-    clipping_norm: float,
+    clipping_norm: float | ClippingMode,
     dataset_size: int,
     sampling_rate: float,
     divisor: float,
     ledger: Ledger | str | os.PathLike[str] | None = None,
     adjacency: str = "add_or_remove_one",
     seed: int | None = None,
-    rules: Mapping[type[nn.Module], LayerRule] = LAYER_RULES,
+    rules: Rules = LAYER_RULES,
+    fallback: bool = True,
 ) -> PrivateTraining:
     """Make the training of `model`'s trainable parameters by `optimizer` differentially private.
 
@@ -42,7 +44,8 @@ def make_private(
         model: trains the parameters that have requires_grad=True now. Its first axis is always the batch.
         optimizer: any `torch.optim` optimizer that holds those very parameters (and no tensor from elsewhere).
         mechanism: noise in units of C, calibrated for the number of steps that will be run.
-        clipping_norm: C > 0, the L2 bound on one example's gradient.
+        clipping_norm: C > 0, the L2 bound on one example's gradient, or a mode of clipping: `Flat`, `Automatic`,
+            `PerLayer`, `GroupWise`. Noise and ledger are for the mode's joint bound.
         dataset_size: number of training records n.
         sampling_rate: q in (0, 1], the probability of every record to be in a logical batch.
         divisor: constant > 0 that divides the noisy sum, such as the expected batch size. Choose it before seeing the
@@ -52,6 +55,7 @@ def make_private(
         adjacency: what one record's presence means; see `accounting.Release`.
         seed: leave None. A seed makes noise and samples reproducible, and the run *not private*.
         rules: layer rules; `LAYER_RULES` extended by your own.
+        fallback: whether modules without a rule may be clipped by `torch.func.vmap`; see `GhostClipping`.
 
     Raises:
         UnsupportedModelError: lists every module that cannot be trained privately.
@@ -77,10 +81,11 @@ def make_private(
         >>> training.epsilon(delta=1e-5).upper < 3.0
         True
     """
-    _validate.positive("clipping_norm", clipping_norm)
+    if not isinstance(clipping_norm, ClippingMode):
+        _validate.positive("clipping_norm", clipping_norm)
     _validate.positive("divisor", divisor)
-    clipping = GhostClipping(model, clipping_norm, rules=rules)
-    check_optimizer(model, optimizer, clipping.parameters)
+    clipping = GhostClipping(model, clipping_norm, rules=rules, fallback=fallback)
+    check_optimizer(clipping.model, optimizer, clipping.parameters)
     device = next(iter(clipping.parameters.values())).device
     randomness = Randomness.secret(device) if seed is None else Randomness.from_seed(seed, device)
     sampler = PoissonSampler(dataset_size, sampling_rate, randomness.sampling)
@@ -224,7 +229,7 @@ class PrivateTraining:
         release(
             self._clipping.take(),
             mechanism=self.mechanism,
-            clipping_norm=self.clipping_norm,
+            noise_scales=self._clipping.noise_scales,
             divisor=self.divisor,
             generator=self._randomness.noise,
         )

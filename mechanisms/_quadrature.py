@@ -12,14 +12,22 @@ from .base import Mechanism
 Array = NDArray[np.float64]
 
 _POINTS, _WEIGHTS = np.polynomial.legendre.leggauss(24)
-_PANELS = np.geomspace(2.0**-60, 2.0**180, 721)  # three an octave, in units of the noise's scale
+_PANELS = np.concatenate(  # three an octave around 1, one an octave far out
+    [
+        np.geomspace(2.0**-900, 2.0**-61, 840),
+        np.geomspace(2.0**-60, 2.0**180, 721),
+        np.geomspace(2.0**181, 2.0**600, 420),
+    ]
+)
 _DEPTH = 60.0  # −log of the tail mass beyond which no break is looked for
 
 
 def edges(mechanism: Mechanism) -> Array:
-    """Panels of the half line: three an octave of the noise's scale, cut at its breaks."""
-    reach = float(mechanism.tail_quantile(-_DEPTH))
-    return np.union1d(np.append(0.0, mechanism.scale_hint * _PANELS), mechanism.breaks(reach))
+    """Panels of the half line: three an octave of the noise's scale, ever finer tails, and its breaks."""
+    tails = mechanism.tail_quantile(-np.log(2) - _DEPTH * np.linspace(0, 1, 241) ** 2)
+    panels = np.union1d(mechanism.scale_hint * _PANELS, tails[np.isfinite(tails)])
+    panels = np.union1d(panels[panels > 0], mechanism.breaks(float(np.max(tails))))
+    return np.append(0.0, panels)
 
 
 def side_integral(function: Callable[[Array], Array], mechanism: Mechanism) -> float:

@@ -49,3 +49,34 @@ def by_inversion(mechanism: Mechanism, shape: tuple[int, ...], *, generator: tor
     exponential = standard_exponential(shape, generator=generator)
     magnitude = mechanism.tail_quantile(-exponential.cpu().numpy() - math.log(2))
     return with_random_sign(torch.from_numpy(magnitude).to(generator.device), generator=generator)
+
+
+def log_gamma(k: float, count: int, *, generator: torch.Generator) -> torch.Tensor:
+    """Logs of `count` Gamma(k) draws, float64: by rejection (Marsaglia and Tsang 2000); for k < 1 of G_{k+1}·V^{1/k},
+
+    V uniform.
+    """
+    draws = torch.log(_gamma(k if k >= 1 else k + 1, count, generator=generator))
+    return draws if k >= 1 else draws - standard_exponential((count,), generator=generator) / k
+
+
+def _gamma(k: float, count: int, *, generator: torch.Generator) -> torch.Tensor:
+    """Gamma(k) draws, k >= 1, float64: w·(1 + c·x)³ for normal x, w = k − 1/3, c = 1/√(9w), accepted if
+
+    −e < x²/2 + w·(1 − v + log v), v = (1 + c·x)³ > 0, e ~ Exp(1).
+    """
+    w = k - 1 / 3
+    c = 1 / math.sqrt(9 * w)
+    draws = torch.empty(count, dtype=torch.float64, device=generator.device)
+    missing = torch.arange(count, device=generator.device)
+    while len(missing):
+        size = len(missing)
+        x = torch.randn(size, generator=generator, device=generator.device, dtype=torch.float64)
+        u = c * x
+        valid = u > -1
+        excess = 3 * torch.log1p(torch.where(valid, u, 0.0)) - u * (3 + u * (3 + u))  # log v − (v − 1)
+        bound = x * x / 2 + w * excess
+        accepted = valid & (-standard_exponential((size,), generator=generator) < bound)
+        draws[missing[accepted]] = w * (1 + u[accepted]) ** 3
+        missing = missing[~accepted]
+    return draws

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Sequence
 
 
 def real(name: str, value: object) -> float:
@@ -84,3 +85,12 @@ def one_of(name: str, value: object, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise ValueError(f"expected {name} to be one of {', '.join(choices)}, got {name}={value!r}")
     return str(value)
+
+
+def numbers_of(name: str, values: object) -> tuple[float, ...]:
+    """Return a sequence of finite numbers (a list, a tuple, a one-dimensional array) as a tuple of floats."""
+    if hasattr(values, "tolist"):
+        values = values.tolist()  # type: ignore[attr-defined]  # numpy arrays
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence):
+        raise ValueError(f"expected {name} to be a sequence of numbers, got {name}={values!r}")
+    return tuple(finite(f"{name}[{i}]", value) for i, value in enumerate(values))

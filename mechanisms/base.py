@@ -59,6 +59,8 @@ class Mechanism(abc.ABC):
     """True if d independent coordinates have a rotation-invariant law (the Gaussian): bounds do not depend on d."""
     closed_renyi: ClassVar[bool] = False
     """True if `renyi_divergence` is a closed formula rather than quadrature."""
+    has_jumps: ClassVar[bool] = False
+    """True if the density jumps at its `breaks`: its Fisher information is infinite then."""
     drop_rounding: ClassVar[float | None] = None
     """Relative rounding error of `log_tail_drop` (or of log(1 − e^−drop), where the drop is large) and of
     `log_density_drop`; None if they are differences of logarithms."""
@@ -129,6 +131,14 @@ class Mechanism(abc.ABC):
         return 4 * self._tail_moment(2)
 
     @property
+    def support(self) -> float:
+        """The least A with P(|X| > A) = 0, in units of C; `inf` unless the noise is bounded.
+
+        A shift then takes some outcomes out of the other law's support: their loss is infinite.
+        """
+        return math.inf
+
+    @property
     def tail_index(self) -> float:
         """κ with P(X > x) of order x^−κ; `inf` for lighter tails. E|X|^n is finite exactly for n < κ."""
         return math.inf
@@ -184,20 +194,30 @@ class Mechanism(abc.ABC):
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """(lower, upper) bounds of log p(x)/p(x+shift) over near <= x <= near+width, `near` >= 0; broadcast shape.
 
-        `width` may be inf. Bounds of a UNIMODAL noise rest on it; rounding must be included. Here from the fall of p
-        alone: the loss at `near`, less the fall of log p over the width, plus that beyond `shift`. A family overrides
-        it where it knows more, as intervals between `breaks` are short only because these bounds are wide.
+        `width` may be inf. Bounds of a UNIMODAL noise rest on it; rounding must be included. Here, unless the loss is
+        known to be monotone, from the fall of p alone: the loss at `near`, less the fall of log p over the width, or
+        plus that beyond `shift`. A family overrides it where it knows more: these bounds are wide.
         """
         near, width = np.broadcast_arrays(np.asarray(near, dtype=np.float64), np.asarray(width, dtype=np.float64))
         bounded = np.isfinite(width)
         step = np.where(bounded, width, 0.0)
         loss = self.log_density_drop(near, shift)
-        low = loss - self.log_density_drop(near, step)
-        high = loss + self.log_density_drop(near + shift, step)
+        if self.density_shape is DensityShape.UNIMODAL:
+            low = loss - self.log_density_drop(near, step)
+            high = loss + self.log_density_drop(near + shift, step)
+        else:  # monotone
+            end = self.log_density_drop(near + step, shift)
+            low, high = np.minimum(loss, end), np.maximum(loss, end)
         scale = np.abs(self.log_density(near)) + np.abs(self.log_density(near + shift)) + np.abs(low) + np.abs(high)
         slack = 1e-15 * (2 + scale)
         low, high = np.maximum(low - slack, 0.0), high + slack
+        if self.density_shape is DensityShape.LOG_CONCAVE:
+            return low, np.where(bounded, high, self.largest_loss(shift))
         return np.where(bounded, low, 0.0), np.where(bounded, high, self.largest_loss(shift))
+
+    def loss_step(self, shift: float) -> float:
+        """A number of which every value of log p(x)/p(x−shift) is a multiple, or 0 if there is none."""
+        return 0.0
 
     def largest_loss(self, shift: float) -> float:
         """An upper bound on log p(x)/p(x−shift) over all x, rounding included; `inf` where none is known."""
@@ -243,6 +263,16 @@ class Mechanism(abc.ABC):
 
         return _sampling.draw(self, tuple(shape), generator=generator, device=device, dtype=dtype)
 
+    def sample_numpy(self, shape: int | Sequence[int], *, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Draw independent noise of the given `shape` with numpy, float64, in units of C: for analyses without torch.
+
+        By inversion of the tail at an exponential draw; `rng` is required and is the only source of randomness.
+        """
+        if not isinstance(rng, np.random.Generator):
+            raise ValueError(f"expected rng to be a numpy.random.Generator, got rng={rng!r}")
+        magnitude = self.tail_quantile(-rng.standard_exponential(shape) - math.log(2))
+        return np.where(rng.integers(0, 2, shape) == 1, magnitude, -magnitude)
+
     def _draw(self, shape: tuple[int, ...], *, generator: torch.Generator) -> torch.Tensor:
         """float64 noise on the generator's device; by inverting the tail at an exponential draw, unless overridden."""
         from . import _sampling
@@ -278,7 +308,7 @@ class Mechanism(abc.ABC):
 
         def in_log(y: float, side: float) -> float:
             x = self.scale_hint * math.exp(min(side * y, 690.0))
-            with np.errstate(over="ignore", invalid="ignore"):
+            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 value = float(function(np.float64(x))) * x
             return value if math.isfinite(value) else 0.0  # ∞·0 far out, where the density has underflowed
 

@@ -104,7 +104,8 @@ class Gaussian(Mechanism):
         import torch
 
         dtype = torch.float64 if math.prod(shape) < _FLOAT32_FROM else torch.float32
-        return self.noise_multiplier * torch.randn(shape, generator=generator, device=generator.device, dtype=dtype)
+        noise = torch.randn(shape, generator=generator, device=generator.device, dtype=dtype)
+        return noise.mul_(self.noise_multiplier)  # in place: a model has many coordinates
 
 
 def _hazard_integral(z: NDArray[np.float64], width: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -50,7 +50,7 @@ class Tabulated(Mechanism):
     short_keys: ClassVar[Mapping[str, str]] = {}
 
     def __post_init__(self) -> None:
-        knots, slopes = _numbers("knots", self.knots), _numbers("slopes", self.slopes)
+        knots, slopes = _validate.numbers_of("knots", self.knots), _validate.numbers_of("slopes", self.slopes)
         object.__setattr__(self, "knots", knots)
         object.__setattr__(self, "slopes", slopes)
         if len(knots) > _MOST_KNOTS:
@@ -199,12 +199,6 @@ class Tabulated(Mechanism):
     @property
     def max_score(self) -> float:
         return max(self.slopes)
-
-
-def _numbers(name: str, values: Any) -> tuple[float, ...]:
-    if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
-        raise ValueError(f"expected {name} to be a sequence of numbers, got {name}={values!r}")
-    return tuple(_validate.finite(f"{name}[{i}]", value) for i, value in enumerate(values))
 
 
 def _phi(z: Array) -> Array:

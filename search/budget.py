@@ -29,8 +29,8 @@ from ..accounting import calibrate
 from ..mechanisms import Mechanism
 from .cell_costs import sweep_costs
 from .cells import LAPLACE_CELL, statistics
-from .constraint import ADJACENCIES, Constraint
-from .exact import exact_factor
+from .constraint import Constraint
+from .mechanism_one_release import largest_one_release_shift
 from .mechanism_renyi import largest_renyi_shift
 from .one_release import largest_one_release_shifts
 from .problem import Problem
@@ -77,9 +77,10 @@ class OneRelease(Budget):
         return self.shift / shifts
 
     def factor_of(self, shape: Mechanism) -> float:
-        adjacency = next(name for name, shift in ADJACENCIES.items() if shift == self.shift)
-        asked = Constraint(self.epsilon, self.delta, 1, self.sampling_rate, 1, adjacency)
-        return exact_factor((asked,), shape)
+        shift = largest_one_release_shift(
+            shape, epsilon=self.epsilon, delta=self.delta, sampling_rate=self.sampling_rate
+        )
+        return self.shift / shift
 
     def sweep_budget(self, probes: NDArray[np.float64], problem: Problem) -> OneRelease:
         """δ = 0 where δ moves the shift by less than the grid's own spacing."""

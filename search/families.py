@@ -1,6 +1,6 @@
 """What each family proposes for a problem: shapes near the budget, best first, for `accounting` to calibrate.
 
-A new family with a few shape parameters is one `ParametricFamily` in `PROPOSERS`, or `register_family` by a user.
+A new family with a few shape parameters is one `ParametricFamily` in `shapes`; a user calls `register_family`.
 """
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from ..mechanisms import GammaLaplace, Gaussian, Laplace, Mechanism
+from ..mechanisms import Gaussian, Laplace, Mechanism
 from . import grid
 from ._progress import track
 from .budget import Budget, budget_for
 from .cell_costs import costs
 from .cells import mechanism_of
 from .marginal import MarginalSweep, marginal_sweep
-from .parametric import NoFiniteCost, ParametricFamily, ShapeParameter
+from .parametric import NoFiniteCost, ParametricFamily
 from .problem import Problem
 from .refine import refine, refine_exactly, starts
+from .shapes import SHAPES
 
 Cell = NDArray[np.float64]
 
@@ -64,18 +65,12 @@ def _listed(problem: Problem, budget: Budget, refined: list[Cell], sweep: Margin
     ]
 
 
-GAMMA_LAPLACE = ParametricFamily(
-    GammaLaplace.family,
-    (ShapeParameter("shape", 0.05, 1e4, logarithmic=True),),
-    lambda shape: GammaLaplace(shape, 1 / shape),
-)
-
 Proposer = Callable[..., Sequence[Mechanism]]
 PROPOSERS: dict[str, Proposer] = {
     "lmo": propose_lmo,
     Gaussian.family: propose_gaussian,
     Laplace.family: propose_laplace,
-    GAMMA_LAPLACE.family: GAMMA_LAPLACE,
+    **{shape.family: shape for shape in SHAPES},
 }
 """Family name -> function(problem, *, top, progress, seed) -> shapes near the budget, best first."""
 

@@ -40,8 +40,11 @@ def largest_renyi_shift(
     """The largest shift per coordinate at which one release keeps to the log moment of at least one order.
 
     `log_moments` (m,) are the budgets (α−1)·R(α) at `orders` (m,); `dimension` coordinates are shifted alike. A sampled
-    product (dimension > 1 and sampling_rate < 1) takes integer orders only.
+    product (dimension > 1 and sampling_rate < 1) takes integer orders only. ValueError for noise of bounded support,
+    whose every Rényi divergence is infinite.
     """
+    if mechanism.support < math.inf:
+        raise ValueError(f"every Rényi divergence of {mechanism.family} noise is infinite: its support is bounded")
     curve = _Curve(mechanism, orders, sampling_rate, dimension)
     log_budgets = np.log(log_moments)
     at, slope, last = math.log(mechanism.scale_hint), 1.6, (math.nan, math.nan)

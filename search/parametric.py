@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
+from ..accounting import AccountantsDisagree
 from ..mechanisms import Mechanism, _validate
 from ._progress import track
 from .budget import Budget, budget_for
@@ -28,10 +29,10 @@ from .problem import Problem
 
 Point = NDArray[np.float64]
 
-_SWEEP = {1: 48, 2: 256}  # points of the wide sweep by number of parameters
+_SWEEP = {1: 48, 2: 100}  # points of the wide sweep by number of parameters
 _SWEEP_MORE = 512
 _STARTS = 2  # sweep points that a refinement starts from
-_EVALUATIONS = {1: 30, 2: 60}
+_EVALUATIONS = {1: 25, 2: 40}
 _EVALUATIONS_MORE = 120
 _ENOUGH = 1e-4  # relative difference of costs at which Nelder–Mead ends
 _REFUSED = 1e300  # stands for an infinite cost: Nelder–Mead subtracts values
@@ -147,20 +148,30 @@ class _Search:
         """Whether the exact interval of a shape takes milliseconds."""
         return all(asked.dimension == 1 for asked in self.problem.constraints)
 
+    @property
+    def is_composed(self) -> bool:
+        """Whether the cheap budget is looser than the exact interval: one release is exact in both."""
+        return any(asked.steps > 1 for asked in self.problem.constraints)
+
     def swept(self, point: Point) -> float:
-        """The cost at the cheap budget."""
-        return self._cost(point, self.budget.factor_of)
+        """The cost at the cheap budget, or at the exact one for noise of bounded support, which has no other."""
+        return self._cost(point, self._cheap_factor)
 
     def objective(self, point: Point) -> float:
         """The cost at the exact budget for one coordinate, at the cheap one otherwise."""
-        return self._cost(point, self._exact_factor if self.is_scalar else self.budget.factor_of)
+        return self._cost(point, self._exact_factor if self.is_scalar and self.is_composed else self._cheap_factor)
+
+    def _cheap_factor(self, shape: Mechanism) -> float:
+        if self.is_scalar and self.is_composed and shape.support < math.inf:
+            return exact_factor(self.problem.constraints, shape)
+        return self.budget.factor_of(shape)
 
     def _exact_factor(self, shape: Mechanism) -> float:
-        return exact_factor(self.problem.constraints, shape, start=self.budget.factor_of(shape))
+        return exact_factor(self.problem.constraints, shape, start=self._cheap_factor(shape))
 
     def _at_budget(self, point: Point) -> Mechanism:
         shape = self.family.shape(point)
-        return shape.scaled(self.budget.factor_of(shape))
+        return shape.scaled(self._cheap_factor(shape))
 
     def _cost(self, point: Point, factor: Callable[[Mechanism], float]) -> float:
         try:
@@ -169,7 +180,7 @@ class _Search:
                 if reason := is_supported(asked, shape):
                     raise ValueError(reason)
             value = self.problem.cost_of(shape.scaled(factor(shape)))
-        except (ValueError, ArithmeticError) as error:
+        except (ValueError, ArithmeticError, AccountantsDisagree) as error:
             self.reason = str(error)
             return _REFUSED
         if not math.isfinite(value):

@@ -54,23 +54,7 @@ def search(
         AccountantsDisagree: two accountants contradict each other on a noise that was found.
     """
     chosen = resolve_families(families)
-    top = _validate.integer("top", top, minimum=1)
-    run = _Run(
-        problem, top, _validate.integer("seed", seed, minimum=0), progress, None if resume is None else Store(resume)
-    )
-    gaussian = run.reference(Gaussian(1.0), None)
-    references = [gaussian, *run.laplace_reference(gaussian)]
-    entries: list[SearchEntry] = []
-    notes: list[str] = []
-    for family, proposer in chosen.items():
-        finished = run.family(family, proposer, references)
-        entries += finished.entries
-        if finished.left_out is not None:
-            notes.append(f"{family} is left out: {finished.left_out}")
-    if not entries:
-        raise SearchError("no family has a noise for this problem; " + "; ".join(notes))
-    entries.sort(key=lambda entry: entry.cost)
-    return SearchResult(problem, tuple(entries), tuple(references), (*notes, *_findings(problem, entries, references)))
+    return check_run(problem, top=top, seed=seed, progress=progress, resume=resume).result(chosen)
 
 
 def resolve_families(families: Families | None) -> dict[str, Proposer]:
@@ -88,13 +72,44 @@ def resolve_families(families: Families | None) -> dict[str, Proposer]:
     return chosen
 
 
+def check_run(problem: Problem, *, top: int, seed: int, progress: bool, resume: str | Path | None) -> Run:
+    """The run of a search; ValueError for a bad argument, before any work."""
+    if not isinstance(problem, Problem):
+        raise ValueError(f"expected problem to be a Problem, got problem={problem!r}")
+    top = _validate.integer("top", top, minimum=1)
+    seed = _validate.integer("seed", seed, minimum=0)
+    store = None if resume is None else Store(resume)
+    if store is not None:
+        store.check(problem)
+    return Run(problem, top, seed, progress, store)
+
+
 @dataclasses.dataclass(frozen=True)
-class _Run:
+class Run:
+    """One search: its problem and its settings."""
+
     problem: Problem
     top: int
     seed: int
     progress: bool
     store: Store | None
+
+    def result(self, chosen: Mapping[str, Proposer]) -> SearchResult:
+        """The search over the chosen families."""
+        gaussian = self.reference(Gaussian(1.0), None)
+        references = [gaussian, *self.laplace_reference(gaussian)]
+        entries: list[SearchEntry] = []
+        notes: list[str] = []
+        for family, proposer in chosen.items():
+            finished = self.family(family, proposer, references)
+            entries += finished.entries
+            if finished.left_out is not None:
+                notes.append(f"{family} is left out: {finished.left_out}")
+        if not entries:
+            raise SearchError("no family has a noise for this problem; " + "; ".join(notes))
+        entries.sort(key=lambda entry: entry.cost)
+        notes += _findings(self.problem, entries, references)
+        return SearchResult(self.problem, tuple(entries), tuple(references), tuple(notes))
 
     def reference(self, shape: Mechanism, gaussian_cost: float | None) -> SearchEntry:
         """The entry of a family with one shape, kept in the store."""

@@ -34,7 +34,7 @@ class Finished:
 
 @final
 class Store:
-    """The parts that `folder` holds; it is made if its parent exists.
+    """The parts that `folder` holds; it is made where it is missing.
 
     Raises ValueError where the folder cannot be made, and for a problem with a cost function: a function has no text by
     which it could be recognised again.
@@ -43,9 +43,13 @@ class Store:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         try:
-            self.folder.mkdir(exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ValueError(f"cannot use resume={str(folder)!r} as a folder: {error.strerror}") from error
+
+    def check(self, problem: Problem) -> None:
+        """ValueError for a problem whose parts cannot be kept."""
+        _part(problem, "", 1, 0)
 
     def read(self, problem: Problem, family: str, *, top: int, seed: int) -> Finished | None:
         """The finished part, or None. A damaged file, or one that breaks the budget, is a ValueError with its name."""

@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-SLOW = ("optnoise finetune", "optnoise search")
+SLOW = ("optnoise finetune", "optnoise map", "optnoise reproduce", "optnoise search")
 
 
 def sessions() -> list[list[tuple[str, str]]]:

@@ -22,7 +22,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...mechanisms import DensityShape
 from .._numba import njit
 from ..cells import largest_loss
 from ..event import Event
@@ -218,6 +217,6 @@ def refusal(event: Event) -> str | None:
         return "it needs the pair of adding or removing a record, not a sampled replace-one"
     if not event.is_scalar:
         return "it needs one coordinate, or Gaussian noise"
-    if not event.mechanism.isotropic and event.mechanism.density_shape is not DensityShape.LOG_CONVEX_SIDES:
-        return f"it needs a density with log-convex sides; {event.mechanism.family} is not known to have one"
+    if event.mechanism.has_jumps:
+        return f"it needs a continuous density; that of {event.mechanism.family} noise jumps"
     return None

@@ -1,7 +1,7 @@
 """Quadrature nodes for the privacy loss of one release.
 
-16-point Gauss–Legendre panels cover the pieces where ℓ = log dP/dQ is analytic. For a density with log-convex sides
-these are x < 0 and 0 < x < t/2, in the variable r = log(1 + |x|/scale), which makes exponentials of power tails;
+16-point Gauss–Legendre panels cover the pieces where ℓ = log dP/dQ is analytic: x < 0 and 0 < x < t/2, cut at the
+kinks of p and of its shifted copy, in the variable r = log(1 + |x|/scale), which makes exponentials of power tails;
 reflection x ↦ t−x gives the other half. Beyond a distance with tail mass e^−depth one atom stands for the rest (for
 Laplace noise all of x < 0 is one atom). The Gaussian is cut at the same depth.
 
@@ -119,8 +119,14 @@ def _sided_pieces(mechanism: Mechanism, t: float, depth: float) -> tuple[list[tu
     """Pieces and atoms (log P-mass, ℓ) of x < t/2."""
     scale, log_density = mechanism.scale_hint, mechanism.log_density
 
-    def panels(end: float) -> Array:
-        return np.linspace(0.0, end, math.ceil(end / _PANEL) + 1)
+    breaks = mechanism.breaks(min(float(mechanism.tail_quantile(-depth)), _FARTHEST) + t)
+
+    def panels(end: float, *kinks: Array) -> Array:
+        regular = np.linspace(0.0, end, math.ceil(end / _PANEL) + 1)
+        inside = np.concatenate(kinks)
+        return np.union1d(
+            regular, np.log1p(inside[(inside > 0) & (np.log1p(np.maximum(inside, 0) / scale) < end)] / scale)
+        )
 
     def left(r: Array) -> tuple[Array, Array]:
         x = scale * np.expm1(r)
@@ -132,11 +138,11 @@ def _sided_pieces(mechanism: Mechanism, t: float, depth: float) -> tuple[list[tu
         near = log_density(x)
         return near + r + math.log(scale), np.maximum(near - log_density(np.maximum(t - x, 0.0)), 0.0)
 
-    pieces: list[tuple[Piece, Array]] = [(middle, panels(math.log1p(t / 2 / scale)))]
+    pieces: list[tuple[Piece, Array]] = [(middle, panels(math.log1p(t / 2 / scale), breaks, t - breaks))]
     if isinstance(mechanism, Laplace):
         return pieces, [(-math.log(2), mechanism.loss_at_zero(t))]
     end = min(float(mechanism.tail_quantile(-depth)), _FARTHEST)
-    pieces.append((left, panels(math.log1p(end / scale))))
+    pieces.append((left, panels(math.log1p(end / scale), breaks, breaks - t)))
     return pieces, [(float(mechanism.log_tail(end)), max(float(log_density(end) - log_density(end + t)), 0.0))]
 
 

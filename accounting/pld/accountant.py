@@ -16,8 +16,9 @@ from ..cells import largest_loss
 from ..event import Event
 from ..interval import AccountantsDisagree, EpsilonInterval
 from ..poisson import sampled_loss
+from .infinite import refined, refined_upper
 from .questions import DeltaQuestion, EpsilonQuestion, Question
-from .refinement import refined, refined_upper, rough_answer
+from .refinement import rough_answer
 from .sampling import ADD, REMOVE, REPLACE, directions
 
 
@@ -33,6 +34,8 @@ class PrivacyLoss(Accountant):
                 if event.symmetric:
                     return "sampled replace-one is not bounded for spherical noise"
                 continue
+            if event.symmetric and event.mechanism.support < math.inf:
+                return "sampled replace-one is not bounded for noise of bounded support"
             if not event.is_scalar:
                 return "a privacy loss distribution needs one coordinate, Gaussian noise or spherical noise"
         return None

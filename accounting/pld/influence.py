@@ -60,4 +60,4 @@ def _other_steps(
     sums = law.first_loss + law.step * np.arange(len(law.mass))
     with np.errstate(divide="ignore"):
         log_mass = np.log(np.where(law.mass > _NOISE * np.max(law.mass), law.mass, 0.0))
-    return sums, log_mass + law.log_scale - law.tilt * sums
+    return np.asarray(sums, dtype=np.float64), np.asarray(log_mass + law.log_scale - law.tilt * sums, dtype=np.float64)

@@ -192,6 +192,8 @@ class _Way:
         event = self.events[index]
         if event.is_spherical or event.copies > 1:
             return 0.0
+        if event.mechanism.loss_step(event.shift) > 0:
+            return -1e-9 * step  # atoms on the multiples of a step lie just above lattice points
         if math.isfinite(largest_loss(event.mechanism, event.shift)):
             anchor = _ends(self.coarse[index])[0]
         elif event.sampling_rate < 1 and self.directions[index] == REMOVE:
@@ -294,6 +296,9 @@ class _Plain(_Way):
     def _on_ends(self, step: float) -> float:
         """A step near `step` that puts both ends of a bounded loss on the lattice: there may be atoms."""
         (event, *others), (coarse, *_) = self.events, self.coarse
+        atoms = 0.0 if event.is_spherical else event.mechanism.loss_step(event.shift)
+        if atoms > 0 and not others and event.copies == 1 and event.sampling_rate == 1:
+            return atoms / math.ceil(atoms / step) if atoms / step < 1e7 else step
         if others or event.copies > 1 or math.isinf(largest_loss(event.mechanism, event.shift)):
             return step
         top, bottom = _ends(coarse)

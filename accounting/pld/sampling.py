@@ -106,8 +106,12 @@ def _around(value: Array, loss: Array, rate: float) -> Array:
     return np.where(np.isfinite(value) & np.isfinite(loss), rounding, 0.0)
 
 
-def sampled_line(half: Half, rate: float, direction: str) -> LossPieces:
-    """Pieces of the sampled pair from the half line x <= t/2 and its mirror image."""
+def sampled_line(half: Half, rate: float, direction: str, log_infinite: float = -np.inf) -> LossPieces:
+    """Pieces of the sampled pair from the half line x <= t/2 and its mirror image; those of infinite loss left out.
+
+    e^`log_infinite` bounds the mass of P where Q has none, which is that of Q where P has none, at loss log(1−q) or
+    −log(1−q) once sampled.
+    """
     with np.errstate(invalid="ignore"):
         keep = np.isfinite(half.log_p) & np.isfinite(half.log_q)
     half = Half(*(getattr(half, field.name)[keep] for field in dataclasses.fields(half)))
@@ -118,7 +122,21 @@ def sampled_line(half: Half, rate: float, direction: str) -> LossPieces:
         return _symmetric(half, first, ratio, error, rate)
     second = _one_side(half.log_p, half.error_p, -half.high, -half.low, -ratio, error, rate)
     parts = [_swapped(part) for part in (first, second)] if direction == ADD else [first[0], second[0]]
+    if np.isfinite(log_infinite) and rate < 1:
+        parts.append(_only_b(log_infinite, rate, direction))
     return _joined(parts)
+
+
+def _only_b(log_mass: float, rate: float, direction: str) -> LossPieces:
+    """The outcomes that only Q has: *remove* sees them with mass 1−q times that, at loss log(1−q)."""
+    loss = np.log1p(np.full(1, -rate))
+    mass, slack = np.full(1, log_mass), 4e-13
+    if direction == ADD:
+        loss, log_a = -loss, mass
+    else:
+        log_a = mass + loss
+    pad = 1e-15 * (1 + np.abs(loss))
+    return LossPieces(log_a - slack, log_a + slack, loss - pad, loss + pad, loss - pad, loss + pad)
 
 
 Side = tuple[LossPieces, Array, Array]  # the remove pieces, and (log mass, error) under B = the unshifted law

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ from .sampling import Half, sampled, sampled_line, unsampled
 Array = NDArray[np.float64]
 
 _EPS = float(np.finfo(np.float64).eps)
+_RIM = 8 * _EPS  # relative, around the end of a bounded support
 _MOST_CUTS = 2**23
 _KNOTS, _MIDDLE_KNOTS = 300, 60
 
@@ -50,12 +52,26 @@ class Cuts:
 def scalar_pieces(event: Event, direction: str, cuts: Cuts) -> LossPieces:
     """Pieces of one step of `event` in `direction`."""
     left, middle = _knots(event.mechanism, event.shift, cuts.depth)
+    _, log_infinite = infinite_mass(event.mechanism, event.shift)
     if np.isfinite(cuts.step):
         refine = _refine_each if event.mechanism.density_shape is DensityShape.UNIMODAL else _refine
         left = refine(left, _loss_left(event.mechanism, event.shift, left), event.sampling_rate, cuts)
         middle = _refine(middle, _loss_middle(event.mechanism, event.shift, middle), event.sampling_rate, cuts)
     half = _half_line(event.mechanism, event.shift, left, middle)
-    return sampled_line(half, event.sampling_rate, direction)
+    return sampled_line(half, event.sampling_rate, direction, log_infinite)
+
+
+def infinite_mass(mechanism: Mechanism, shift: float) -> tuple[float, float]:
+    """(lower, upper) bounds of log P(ℓ = ∞) = log P(X > A − t), A the support; a rim of rounding goes to the upper."""
+    reach = mechanism.support - shift
+    if reach == math.inf:
+        return -math.inf, -math.inf
+    if mechanism.support <= shift / 2:
+        return 0.0, 0.0
+    ends = np.array([1.0, -1.0]) * _RIM * mechanism.support + reach
+    log_tail = mechanism.log_tail(np.abs(ends))
+    logs = np.where(ends >= 0, log_tail, np.log1p(-np.exp(log_tail)))
+    return float(logs[0]) - 1e-13, min(float(logs[1]) + 1e-13, 0.0)
 
 
 # ---- cutting ---------------------------------------------------------------------------------------------------------
@@ -70,15 +86,12 @@ def _knots(mechanism: Mechanism, shift: float, depth: float) -> tuple[Array, Arr
         tail = depth * np.linspace(0, 1, _KNOTS) ** 2
         left = np.unique(np.maximum(mechanism.tail_quantile(-np.log(2) - tail), 0.0))
     middle = shift * np.linspace(0, 0.5, _MIDDLE_KNOTS)
-    breaks = mechanism.breaks(float(left[-1]) + shift)
-    if not len(breaks):
-        return left, middle
-    left = _with_cuts(left, np.concatenate([breaks, breaks - shift]))
-    return left, _with_cuts(middle, np.concatenate([breaks, shift - breaks]))
-
-
-def _with_cuts(knots: Array, extra: Array) -> Array:
-    return np.union1d(knots, extra[(extra > knots[0]) & (extra < knots[-1])])
+    if mechanism.support < math.inf:  # only where the loss is finite
+        reach = mechanism.support * (1 - _RIM) - shift
+        left = np.union1d(left[left < reach], reach) if reach > 0 else np.empty(0)
+        middle = np.union1d(middle[middle > -reach], -reach) if reach < 0 else middle
+        return left, middle[middle <= 0.5 * shift]
+    return cells.cut_at_breaks(mechanism, shift, left, middle)
 
 
 def _loss_left(mechanism: Mechanism, shift: float, distance: Array) -> Array:
@@ -114,6 +127,7 @@ def _refine_each(knots: Array, loss: Array, rate: float, cuts: Cuts) -> Array:
             continue
         bottom = np.clip(np.minimum(value[:-1], value[1:]), low, high)
         top = np.clip(np.maximum(value[:-1], value[1:]), low, high)
+        top = np.where(np.diff(knots) > 64 * _EPS * knots[1:], top, bottom)  # not on the rim of a jump
         first = np.floor((bottom - offset) / (0.5 * step)) + 1
         count = np.maximum(np.ceil((top - offset) / (0.5 * step)) - first, 0)
         if not np.sum(count) <= _MOST_CUTS:
@@ -139,9 +153,12 @@ def _multiples(low: float, high: float, step: float, offset: float) -> Array:
 
 def _half_line(mechanism: Mechanism, shift: float, left: Array, middle: Array) -> Half:
     near, width = left, np.append(np.diff(left), np.inf)
+    if mechanism.support < math.inf:
+        near, width = left[:-1], np.diff(left)
     loss = _loss_left(mechanism, shift, left)
     rising = mechanism.density_shape is DensityShape.LOG_CONCAVE
     beyond = np.append(loss[1:], mechanism.largest_loss(shift) if rising else 0.0)  # p is unimodal: ℓ >= 0 far out
+    beyond = beyond[: len(near)]
     error = _drop_error(mechanism, loss, mechanism.log_density(left))
     outside = _interval(mechanism, near, width), _interval(mechanism, near + shift, width)
 
@@ -150,8 +167,8 @@ def _half_line(mechanism: Mechanism, shift: float, left: Array, middle: Array) -
     inner_error = _drop_error(mechanism, inner, mechanism.log_density(middle))
     inside = _interval(mechanism, x, step), _interval(mechanism, shift - middle[1:], step)
 
-    low, high = np.minimum(loss, beyond), np.maximum(loss, beyond)
-    margin = np.maximum(error, np.append(error[1:], error[-1]))
+    low, high = np.minimum(loss[: len(near)], beyond), np.maximum(loss[: len(near)], beyond)
+    margin = np.maximum(error, np.append(error[1:], error[-1:]))[: len(near)]
     if mechanism.density_shape is DensityShape.UNIMODAL:
         (low, high), margin = mechanism.loss_range(near, width, shift), 0.0
     inner_margin = np.maximum(inner_error[1:], inner_error[:-1])

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg, optimize, sparse
+from threadpoolctl import threadpool_limits
 
 from .cost import LinearCost
 from .functional import Functional
@@ -33,7 +34,7 @@ from .loglinear import Shape
 Array = NDArray[np.float64]
 
 _MOST_CELLS = 350  # of the half line
-_ACROSS = 60.0  # cells over the length on which the density falls by e, at least
+_ACROSS = 60.0  # cells over the length on which the density falls by e²
 _GAP = 1e-4  # relative duality gap of the barrier method
 _ROOM = 0.03  # by which the start is wider than the constraint needs
 _STEEPEST = 40.0  # slope of the tail beyond the cells
@@ -64,11 +65,11 @@ class Cells:
         return np.arange(self.count + 1) / self.per_shift
 
     @classmethod
-    def around(cls, shape: Shape, most: int = _MOST_CELLS) -> Cells:
-        """At most about `most` cells that resolve a log-linear density and end where it does."""
+    def around(cls, shape: Shape, most: int = _MOST_CELLS, across: float = _ACROSS) -> Cells:
+        """At most about `most` cells, `across` to the length on which p falls by e², that end where the shape does."""
         reach = float(shape.knots[-1]) * 1.3 + 1
         typical = 1 / float(np.sqrt(np.mean(shape.slopes**2)))
-        per_shift = max(1, min(math.ceil(_ACROSS / (2 * typical)), math.floor(most / reach)))
+        per_shift = max(1, min(math.ceil(across / (2 * typical)), math.floor(most / reach)))
         return cls(
             per_shift, math.ceil(reach * per_shift), math.exp(-min(float(shape.slopes[-1]), _STEEPEST) / per_shift)
         )
@@ -195,14 +196,15 @@ class CellProgram:
             means = (cost + m * mass - slack) / edges[1:]
             return min(float(np.min(means)), least + m * half[0]) - m * self.functional.limit
 
-        centre = math.log(multiplier)
-        found = optimize.minimize_scalar(
-            lambda x: -value(x), bounds=(centre - 1, centre + 1), method="bounded", options={"xatol": 1e-9}
+        around = math.log(multiplier)
+        found: Any = optimize.minimize_scalar(
+            lambda x: -value(x), bounds=(around - 1, around + 1), method="bounded", options={"xatol": 1e-9}
         )
-        if self.cost_of.at(edges[-1:])[0] + math.exp(float(found.x)) * half[-1] < value(float(found.x)):
-            return -math.inf  # beyond the last cell the mean might fall
-        top = float(-found.fun)
-        return top - _ROUNDING * (abs(top) + abs(math.exp(float(found.x)) * self.functional.limit))
+        factor, bound = math.exp(float(found.x)), float(-found.fun)
+        charge = factor * self.functional.limit
+        if not float(self.cost_of.at(edges[-1:])[0]) + factor * half[-1] >= bound + charge:
+            return -math.inf  # beyond the last cell w might be below μ
+        return bound - _ROUNDING * (abs(bound) + abs(charge))
 
 
 @final
@@ -223,9 +225,10 @@ class Certified:
     bound: float
 
 
-def certified(shape: Shape, functional: Functional, cost: LinearCost) -> Certified:
-    """The optimum near a good `shape` that meets the constraint, with its dual bound."""
-    program = CellProgram(Cells.around(shape), functional, cost)
+@threadpool_limits.wrap(limits=1)  # matrices of a few hundred rows: more threads only wait for each other
+def certified(shape: Shape, functional: Functional, cost: LinearCost, cells: Cells | None = None) -> Certified:
+    """The optimum near a good `shape` that meets the constraint, with its dual bound; on cells that suit the shape."""
+    program = CellProgram(cells or Cells.around(shape), functional, cost)
     path = list(_Barrier(program, start := _start(program, shape)).path(start))
     bound = max(program.bound(p) for p in path[-2:])
     return Certified(program.cells, path[-1], float(program.costs @ path[-1]), bound)
@@ -235,10 +238,11 @@ def _start(program: CellProgram, shape: Shape) -> Array:
     """Strictly feasible cell values near a shape that meets the constraint."""
     cells = program.cells
     middle = (np.arange(cells.count) + 0.5) * cells.length
-    for factor in 1 + _ROOM * 1.5 ** np.arange(12):
-        p = np.exp(-np.minimum(shape.scaled(float(factor)).fall(middle), _DEEPEST + 0.01 * middle / cells.length)) * (
-            1 + 1e-4 * np.arange(cells.count)[::-1] / cells.count
-        )
+    deepest = _DEEPEST + 0.01 * np.arange(cells.count)
+    falling = 1 + 1e-4 * np.arange(cells.count)[::-1] / cells.count
+    for widening in range(12):
+        fall = shape.scaled(1 + _ROOM * 1.5**widening).fall(np.asarray(middle, dtype=np.float64))
+        p = np.exp(-np.minimum(fall, deepest)) * falling
         p /= float(program.weights @ p)
         if program.loss(p)[0] < program.functional.limit:
             return p

@@ -16,19 +16,19 @@ from .cost import LinearCost
 from .functional import HockeyStick
 from .loglinear import Shape
 
-_MOST_CELLS = 1500  # of the half line
+_MOST_CELLS, _ACROSS = 1500, 300.0  # of the half line; over the length on which the density falls by e²
 
 
 def certified_linear(shape: Shape, functional: HockeyStick, cost: LinearCost) -> Certified:
     """The optimum of one release on cells that resolve `shape`, and the bound for all densities; lengths in shifts."""
-    cells = Cells.around(shape, _MOST_CELLS)
+    cells = Cells.around(shape, _MOST_CELLS, _ACROSS)
     program = CellProgram(cells, functional, cost)
     here, there = program.pair()
-    lines, count = here.shape
+    lines, count = 2 * cells.count + cells.per_shift, cells.count
     q, ratio = functional.rate, np.exp(functional.epsilon)
     scale = functional.limit  # t is of this size
     excess = sparse.hstack([(1 - q - ratio) * here + q * there, -scale * sparse.eye_array(lines)])
-    falling = sparse.diags_array([-np.ones(count), np.ones(count - 1)], offsets=[0, 1])
+    falling = sparse.eye_array(count, k=1) - sparse.eye_array(count)
     falling = sparse.hstack([falling, sparse.csr_array((count, lines))])
     far = program.far_losses()
     budget = sparse.csr_array(

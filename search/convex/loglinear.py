@@ -140,7 +140,7 @@ class LogLinear:
                 start,
                 jac=lambda z: cached(z).cost_gradient,
                 constraints=[constraint],
-                bounds=optimize.Bounds(low, high),
+                bounds=list(zip(low, high, strict=True)),
                 method="SLSQP",
                 options={"maxiter": iterations, "ftol": 1e-9},
             )

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from typing import final
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from threadpoolctl import threadpool_limits
 
 from ...accounting import EpsilonInterval, calibrate, epsilon
 from ...accounting.event import to_events
 from ...accounting.release import Release
 from ...accounting.renyi import renyi_curve
-from ...mechanisms import Gaussian, Laplace, Mechanism, Tabulated
+from ...mechanisms import Gaussian, Laplace, Mechanism, Staircase, Tabulated
 from .._progress import track
 from ..budget import renyi_budgets
 from ..problem import Problem
@@ -97,14 +97,15 @@ class ConvexOptimum:
 
         Both sides under the same constraint, so it is >= 0 and certifies how far the noise is from the optimum.
         """
-        if not self.orders:
+        bound = self.renyi_bound
+        if bound is None:
             raise ValueError("one release has no Rényi constraint: compare its cost with exact_bound")
         moments = dict(zip(*_moments(self.problem, [o.order for o in self.orders]), strict=True))
         costs = [
             self.problem.cost_of(noise.scaled(_renyi_factor(self.problem, noise, order, moments[order])))
             for order in moments
         ]
-        return min(costs) / self.renyi_bound - 1
+        return min(costs) / bound - 1
 
 
 def convex_optimum(
@@ -133,11 +134,12 @@ def convex_optimum(
         )
     cost = linear_cost(problem)
     with threadpool_limits(1):
-        references = [_scaled(problem, noise) for noise in (Gaussian(1.0), Laplace(1.0), *starts)]
+        shapes = [Gaussian(1.0), Laplace(1.0), *_staircases(problem), *starts]
+        references = [_scaled(problem, noise) for noise in shapes]
         start = min(references, key=problem.cost_of)
         if problem.steps == 1:
             orders, noises = (), []
-            bound = _one_release_bound(problem, start, cost) if certify else None
+            bound = _one_release_bound(problem, references[1], cost) if certify else None
         else:
             orders, shape = _over_orders(problem, start, cost, certify=certify, progress=progress)
             bound = None
@@ -154,13 +156,22 @@ def _scaled(problem: Problem, noise: Mechanism) -> Mechanism:
     return calibrate(noise, epsilon=problem.epsilon, **problem.budget())
 
 
-def _one_release_bound(problem: Problem, start: Mechanism, cost: LinearCost) -> float:
+def _staircases(problem: Problem) -> list[Mechanism]:
+    """For one release: the staircases of least variance and least E|X| that are pure DP at ε, sampling included."""
+    if problem.steps > 1:
+        return []
+    fall = math.log1p(math.expm1(problem.epsilon) / problem.sampling_rate)
+    makers = (Staircase.least_variance, Staircase.least_mean_abs)
+    return [make(fall, problem.shift) for make in makers] if 1e-4 <= fall <= 500 else []
+
+
+def _one_release_bound(problem: Problem, laplace: Mechanism, cost: LinearCost) -> float:
     functional = HockeyStick(problem.epsilon, problem.sampling_rate, problem.delta)
-    found = certified_linear(first_shape(start, problem.shift), functional, cost)
+    found = certified_linear(first_shape(laplace, problem.shift), functional, cost)
     return found.bound * cost.in_units_of(problem.shift)
 
 
-def _moments(problem: Problem, orders: Sequence[float]) -> tuple[Array, Array]:
+def _moments(problem: Problem, orders: ArrayLike) -> tuple[Array, Array]:
     """(orders, log moment that one release may have at each)."""
     return renyi_budgets(problem, np.asarray(orders, dtype=np.float64))
 

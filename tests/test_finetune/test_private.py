@@ -218,12 +218,12 @@ def test_a_spent_sum_is_refused():
     from optnoise.finetune import ClippedSum, release
 
     spent = ClippedSum({"w": nn.Parameter(torch.zeros(2))})
-    arguments = {"mechanism": SILENT, "clipping_norm": 1.0, "divisor": 1.0, "generator": torch.Generator()}
+    arguments = {"mechanism": SILENT, "noise_scales": 1.0, "divisor": 1.0, "generator": torch.Generator()}
     release(spent, **arguments)
     with pytest.raises(RuntimeError, match="already added"):
         release(spent, **arguments)
-    with pytest.raises(RuntimeError, match="already added"):
-        spent.add({}, torch.ones(1))
+    with pytest.raises(RuntimeError, match="already added"), spent.adding(1):
+        pass
 
 
 def test_b58_a_closure_cannot_replace_the_private_gradient():
