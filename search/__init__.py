@@ -1,9 +1,13 @@
 """Search: the cheapest noise for a privacy budget, its use and its dimension."""
 
+from .constraint import Constraint
 from .convex import ConvexOptimum, convex_optimum
-from .families import PROPOSERS
+from .exact import SearchError
+from .families import PROPOSERS, register_family
 from .laplace_mixing import MixingOptimum, best_laplace_mixture
+from .many import Refused, search_many
 from .marginal import MarginalSweep, marginal_sweep
+from .parametric import NoFiniteCost, ParametricFamily, ShapeParameter
 from .plots import plot_densities
 from .problem import Problem
 from .published import PublishedSweep, laplace_below, least_conversion, published_sweep
@@ -19,22 +23,27 @@ from .reproduce import (
     render_rows,
 )
 from .result import SearchEntry, SearchResult, render
-from .runner import SearchError, search
+from .runner import search
 
 __all__ = [
     "PROPOSERS",
+    "Constraint",
     "ConvexOptimum",
     "Costs",
     "MarginalSweep",
     "MixingOptimum",
+    "NoFiniteCost",
     "ParameterSet",
+    "ParametricFamily",
     "Problem",
     "PublishedSweep",
+    "Refused",
     "RegimeMap",
     "Row",
     "SearchEntry",
     "SearchError",
     "SearchResult",
+    "ShapeParameter",
     "best_laplace_mixture",
     "convex_optimum",
     "laplace_below",
@@ -47,7 +56,9 @@ __all__ = [
     "published_sweep",
     "read_parameters",
     "regime_map",
+    "register_family",
     "render",
     "render_rows",
     "search",
+    "search_many",
 ]

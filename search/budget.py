@@ -1,14 +1,15 @@
-"""How far a cell must be scaled to meet a problem's privacy budget: one class for each kind of problem.
+"""How far a shape must be scaled to meet a problem's privacy budget: one class for each kind of constraint.
 
-A cell is a shape; the factor by which its noise is multiplied divides the shift, and ε never rises with it, so a
-budget is a largest shift. Which budget holds:
+A shape is a cell (LMO noise, many at once) or any `Mechanism`; the factor by which its noise is multiplied divides the
+shift, and ε never rises with it, so a budget is a largest shift. Which budget holds:
 
-- one release of one coordinate: the exact (ε, δ) of the marginal;
+- one release of one coordinate: the exact (ε, δ);
 - every dimension (d = ∞): Fisher information equal to that of the calibrated Gaussian. It is the small-shift limit of
   the bound, not the supremum over shifts, which calibration of the finalists takes in full;
 - otherwise: Rényi divergence at a few orders α. With steps T the conversion at δ leaves each release a log moment
   (α−1)·R(α) of ((α−1)(ε − log(1−1/α)) + log δ + log α)/T. In d coordinates the shift is taken as spread evenly, 1/√d
-  in each: the bound where the envelope of g(s) = r_α(√s) is g itself at 1/d.
+  in each: the bound where the envelope of g(s) = r_α(√s) is g itself at 1/d;
+- several constraints: the largest of their factors.
 
 All of these rank shapes. What a search returns is calibrated afterwards by `accounting`, whose bounds are proven.
 """
@@ -25,8 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..accounting import calibrate
+from ..mechanisms import Mechanism
 from .cell_costs import sweep_costs
 from .cells import LAPLACE_CELL, statistics
+from .constraint import Constraint
+from .mechanism_one_release import largest_one_release_shift
+from .mechanism_renyi import largest_renyi_shift
 from .one_release import largest_one_release_shifts
 from .problem import Problem
 from .renyi_kernel import largest_shifts
@@ -41,6 +46,10 @@ class Budget(abc.ABC):
     @abc.abstractmethod
     def factors(self, cells: NDArray[np.float64], *, tolerance: float = 1e-6) -> NDArray[np.float64]:
         """Factors for cells of shape (n, 5), to a relative `tolerance`; shape (n,)."""
+
+    @abc.abstractmethod
+    def factor_of(self, shape: Mechanism) -> float:
+        """The factor for one noise of any family; ValueError where the budget cannot be asked of it."""
 
     def sweep_budget(self, probes: NDArray[np.float64], problem: Problem) -> Budget:
         """The budget for a whole grid, chosen by looking at a few of its cells."""
@@ -67,6 +76,12 @@ class OneRelease(Budget):
         )
         return self.shift / shifts
 
+    def factor_of(self, shape: Mechanism) -> float:
+        shift = largest_one_release_shift(
+            shape, epsilon=self.epsilon, delta=self.delta, sampling_rate=self.sampling_rate
+        )
+        return self.shift / shift
+
     def sweep_budget(self, probes: NDArray[np.float64], problem: Problem) -> OneRelease:
         """δ = 0 where δ moves the shift by less than the grid's own spacing."""
         return self if self.delta > 1e-3 * self.sampling_rate else dataclasses.replace(self, delta=0.0)
@@ -81,6 +96,11 @@ class FisherInformation(Budget):
 
     def factors(self, cells: NDArray[np.float64], *, tolerance: float = 1e-6) -> NDArray[np.float64]:
         return np.sqrt(statistics(cells)[:, 2] / self.information)
+
+    def factor_of(self, shape: Mechanism) -> float:
+        if not math.isfinite(shape.fisher_information):
+            raise ValueError("its Fisher information is infinite, so no ε holds in every dimension")
+        return math.sqrt(shape.fisher_information / self.information)
 
 
 @final
@@ -99,6 +119,16 @@ class RenyiBudget(Budget):
 
     def factors(self, cells: NDArray[np.float64], *, tolerance: float = 1e-6) -> NDArray[np.float64]:
         return self.factors_by_order(cells, tolerance=tolerance).min(axis=0)
+
+    def factor_of(self, shape: Mechanism) -> float:
+        shift = largest_renyi_shift(
+            shape,
+            orders=np.array(self.orders),
+            log_moments=np.array(self.log_moments),
+            sampling_rate=self.sampling_rate,
+            dimension=self.dimension,
+        )
+        return self.shift / math.sqrt(self.dimension) / shift
 
     def factors_by_order(self, cells: NDArray[np.float64], *, tolerance: float = 1e-6) -> NDArray[np.float64]:
         """The factor that each order alone asks for; shape (m, n). Neighbouring orders start from each other."""
@@ -152,25 +182,50 @@ class RenyiBudget(Budget):
         )
 
 
+@final
+@dataclasses.dataclass(frozen=True)
+class AllOf(Budget):
+    """Several budgets at once: the largest of their factors."""
+
+    budgets: tuple[Budget, ...]
+
+    def factors(self, cells: NDArray[np.float64], *, tolerance: float = 1e-6) -> NDArray[np.float64]:
+        return np.max([budget.factors(cells, tolerance=tolerance) for budget in self.budgets], axis=0)
+
+    def factor_of(self, shape: Mechanism) -> float:
+        return max(budget.factor_of(shape) for budget in self.budgets)
+
+    def sweep_budget(self, probes: NDArray[np.float64], problem: Problem) -> AllOf:
+        return AllOf(tuple(budget.sweep_budget(probes, problem) for budget in self.budgets))
+
+    def near(self, cell: NDArray[np.float64]) -> AllOf:
+        return AllOf(tuple(budget.near(cell) for budget in self.budgets))
+
+
 def budget_for(problem: Problem) -> Budget:
-    """The budget that a problem sets for cells."""
-    if problem.dimension == 1 and problem.steps == 1:
-        return OneRelease(problem.epsilon, problem.delta, problem.sampling_rate, problem.shift)
-    if problem.dimension >= _FISHER_FROM:
-        return _fisher_budget(problem)
-    orders, log_moments = renyi_budgets(problem)
+    """The budget that a problem sets for shapes."""
+    budgets = tuple(_budget_of(constraint) for constraint in problem.constraints)
+    return budgets[0] if len(budgets) == 1 else AllOf(budgets)
+
+
+def _budget_of(asked: Constraint) -> Budget:
+    if asked.dimension == 1 and asked.steps == 1:
+        return OneRelease(asked.epsilon, asked.delta, asked.sampling_rate, asked.shift)
+    if asked.dimension >= _FISHER_FROM:
+        return _fisher_budget(asked)
+    orders, log_moments = renyi_budgets(asked)
     if not len(orders):  # a sampled vector at a budget so small that its integer orders would be too many
-        return _fisher_budget(problem)
-    return RenyiBudget(tuple(orders), tuple(log_moments), problem.sampling_rate, int(problem.dimension), problem.shift)
+        return _fisher_budget(asked)
+    return RenyiBudget(tuple(orders), tuple(log_moments), asked.sampling_rate, int(asked.dimension), asked.shift)
 
 
-def _fisher_budget(problem: Problem) -> FisherInformation:
-    gaussian = calibrate("gaussian", epsilon=problem.epsilon, **problem.budget())
+def _fisher_budget(asked: Constraint) -> FisherInformation:
+    gaussian = calibrate("gaussian", epsilon=asked.epsilon, **asked.budget())
     return FisherInformation(gaussian.fisher_information)
 
 
 def renyi_budgets(
-    problem: Problem, orders: NDArray[np.float64] | None = None
+    problem: Problem | Constraint, orders: NDArray[np.float64] | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """(orders, log moment that the budget leaves one release at each), both (m,), where that is positive.
 

@@ -5,22 +5,22 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from .cells import mechanism_of, statistics, tail_probability
+from .cells import mechanism_of, statistics, tail_probability, upper_quantile
 from .problem import Problem
 
 
-def costs(
-    problem: Problem, cells: NDArray[np.float64], factors: NDArray[np.float64], family: str = "lmo"
-) -> NDArray[np.float64]:
+def costs(problem: Problem, cells: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArray[np.float64]:
     """The problem's cost of each normalised cell times its factor, `inf` where the moment does not exist; shape (n,).
 
     A caller's cost function sees one mechanism at a time.
     """
     if callable(problem.cost):
         pairs = zip(cells, factors, strict=True)
-        return np.array([problem.cost_of(mechanism_of(cell, family).scaled(factor)) for cell, factor in pairs])
+        return np.array([problem.cost_of(mechanism_of(cell).scaled(factor)) for cell, factor in pairs])
     if problem.cost_kind == "usefulness":
         return tail_probability(cells, problem.usefulness_radius / factors)
+    if problem.cost_kind == "quantile":
+        return factors * upper_quantile(cells, problem.quantile_level)
     moment, scale = (0, factors) if problem.cost_kind == "mean_abs" else (1, factors**2)
     values = statistics(cells)[:, moment]
     return np.multiply(scale, values, where=np.isfinite(values), out=np.full_like(values, np.inf))

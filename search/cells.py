@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..accounting._numba import FEW_CELLS, njit
-from ..mechanisms import GammaLaplace, Laplace, Mechanism, ScaleMixture
+from ..mechanisms import ScaleMixture
 
 LAPLACE_CELL = np.array([1.0, 0.0, 0.0, 1.0, 0.0])
 """u = 1 without spread: plain Laplace noise of scale 1, as a normalised cell."""
@@ -69,16 +69,12 @@ def cell_of(mixture: ScaleMixture) -> NDArray[np.float64]:
     return cell
 
 
-def mechanism_of(cell: NDArray[np.float64], family: str = "lmo") -> Mechanism:
-    """The noise of a cell, as the named family; in the LMO family negligible terms are absent.
+def mechanism_of(cell: NDArray[np.float64]) -> ScaleMixture:
+    """The LMO noise of a cell; negligible terms are absent.
 
     Only the products weight × parameter matter, so the weights of a refined noise are g1, g3 and 1 with θ = rate = 1.
     """
     k, g1, g3, low, width = (float(value) for value in cell)
-    if family == "laplace":
-        return Laplace(scale=1 / low)
-    if family == "gamma_laplace":
-        return GammaLaplace(shape=k, scale=g1)
     mean = k * g1 + g3 + low + width / 2
     fields: dict[str, float] = {}
     if k * g1 > _ABSENT * mean:
@@ -188,3 +184,24 @@ def _tail_probability(cells, radius):
 def tail_probability(cells: NDArray[np.float64], radius: NDArray[np.float64]) -> NDArray[np.float64]:
     """P(|X| > radius) of each cell, radius of shape (n,)."""
     return _tail_probability(np.ascontiguousarray(cells), np.ascontiguousarray(radius))
+
+
+@njit()
+def _upper_quantile(cells, depth):
+    result = np.empty(cells.shape[0])
+    for i in range(cells.shape[0]):
+        k, g1, g3, low, width = cells[i]
+        s = 0.0
+        for _ in range(10_000):  # −K(−s) is concave: Newton's steps from the left stay on the left
+            log_tail, mean, _ = log_tail_and_score(s, k, g1, g3, low, width)
+            step = (depth + log_tail) / mean
+            s += step
+            if not step > 1e-13 * s:
+                break
+        result[i] = s
+    return result
+
+
+def upper_quantile(cells: NDArray[np.float64], level: float) -> NDArray[np.float64]:
+    """The s with P(|X| <= s) = `level` of each cell; shape (n,)."""
+    return _upper_quantile(np.ascontiguousarray(cells), -math.log1p(-level))

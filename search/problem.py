@@ -10,12 +10,13 @@ from typing import Any, final
 import numpy as np
 
 from ..mechanisms import Mechanism, _validate
+from .constraint import ADJACENCIES, Constraint, constraint_fields
 
 Cost = str | Callable[[Mechanism], float]
 
-ADJACENCIES = {"add_or_remove_one": 1.0, "replace_one": 2.0}
-"""Adjacency, and the L2 shift that it allows in units of the clipping norm C."""
-_COST_RULE = "mean_abs, variance, usefulness:GAMMA with GAMMA > 0, or a function of the mechanism"
+_COST_RULE = (
+    "mean_abs, variance, usefulness:GAMMA with GAMMA > 0, quantile:P with 0 < P < 1, or a function of the mechanism"
+)
 
 
 @final
@@ -41,7 +42,11 @@ class Problem:
     - "mean_abs": E|X| per coordinate, in units of C;
     - "variance": E X² per coordinate, in units of C²;
     - "usefulness:GAMMA": P(|X| > GAMMA) per coordinate, GAMMA in units of C (so P(|X| <= GAMMA) is maximised);
-    - any function of a mechanism.
+    - "quantile:P": the x with P(|X| <= x) = P per coordinate, in units of C;
+    - any function of a mechanism, which must not fall when the noise is scaled up.
+
+    `also` holds further budgets that the same noise must meet, each with its own use: the noise is scaled to meet all
+    of them, and every result says which one binds (0: the fields of the problem itself; i: `also[i-1]`).
     """
 
     epsilon: float
@@ -51,29 +56,25 @@ class Problem:
     dimension: float = 1
     cost: Cost = "mean_abs"
     adjacency: str = "add_or_remove_one"
+    also: tuple[Constraint, ...] = ()
 
     def __post_init__(self) -> None:
-        _validate.positive("epsilon", self.epsilon)
-        _validate.open_unit("delta", self.delta)
-        object.__setattr__(self, "steps", _validate.integer("steps", self.steps, minimum=1))
-        if _validate.unit_interval("sampling_rate", self.sampling_rate) == 0:
-            raise ValueError(f"expected 0 < sampling_rate <= 1, got sampling_rate={self.sampling_rate}")
-        if _validate.real("dimension", self.dimension) != math.inf:
-            object.__setattr__(self, "dimension", _validate.integer("dimension", self.dimension, minimum=1))
-        _validate.one_of("adjacency", self.adjacency, tuple(ADJACENCIES))
-        if self.adjacency == "replace_one" and self.sampling_rate < 1:
-            raise ValueError(
-                f"adjacency=replace_one with sampling_rate={self.sampling_rate} < 1 is not searched: its pair "
-                "has no fast bound here; use add_or_remove_one, or sampling_rate=1"
-            )
+        own = self._own()
+        object.__setattr__(self, "steps", own.steps)
+        object.__setattr__(self, "dimension", own.dimension)
         if not callable(self.cost):
             _parse_cost(self.cost)
-        seen = -math.expm1(self.steps * math.log1p(-self.sampling_rate)) if self.sampling_rate < 1 else 1.0
-        if self.delta >= seen:
-            raise ValueError(
-                f"expected delta < {seen:.6g}, the probability that a record is ever sampled, got delta={self.delta}: "
-                "no noise is needed above it"
-            )
+        if not isinstance(self.also, tuple | list) or not all(isinstance(other, Constraint) for other in self.also):
+            raise ValueError(f"expected also to be a list of Constraint, got also={self.also!r}")
+        object.__setattr__(self, "also", tuple(self.also))
+
+    def _own(self) -> Constraint:
+        return Constraint(self.epsilon, **self.budget())
+
+    @property
+    def constraints(self) -> tuple[Constraint, ...]:
+        """All budgets that the noise must meet, the problem's own first."""
+        return (self._own(), *self.also)
 
     @property
     def shift(self) -> float:
@@ -82,7 +83,7 @@ class Problem:
 
     @property
     def cost_kind(self) -> str:
-        """ "mean_abs", "variance", "usefulness" or "callable"."""
+        """ "mean_abs", "variance", "usefulness", "quantile" or "callable"."""
         return "callable" if callable(self.cost) else _parse_cost(self.cost)[0]
 
     @property
@@ -90,6 +91,13 @@ class Problem:
         """The γ of "usefulness:γ", in units of C."""
         if self.cost_kind != "usefulness":
             raise ValueError(f"expected a cost of the form usefulness:GAMMA, got cost={self.cost!r}")
+        return _parse_cost(self.cost)[1]
+
+    @property
+    def quantile_level(self) -> float:
+        """The P of "quantile:P", a probability."""
+        if self.cost_kind != "quantile":
+            raise ValueError(f"expected a cost of the form quantile:P, got cost={self.cost!r}")
         return _parse_cost(self.cost)[1]
 
     @property
@@ -103,23 +111,28 @@ class Problem:
     @property
     def cost_label(self) -> str:
         """The cost in words, with its unit."""
+        if callable(self.cost):
+            return self.cost_name
+        kind, number = _parse_cost(self.cost)
         return {
             "mean_abs": "E|X| [C]",
             "variance": "variance [C²]",
-            "usefulness": f"P(|X| > {self.usefulness_radius:g} C)" if self.cost_kind == "usefulness" else "",
-            "callable": self.cost_name,
-        }[self.cost_kind]
+            "usefulness": f"P(|X| > {number:g} C)",
+            "quantile": f"{number:g}-quantile of |X| [C]",
+        }[kind]
 
     def cost_of(self, mechanism: Mechanism) -> float:
         """The cost of one noise; `inf` where the moment does not exist. NaN is refused."""
         if callable(self.cost):
             return _validate.real("cost", float(self.cost(mechanism)))
-        kind, radius = _parse_cost(self.cost)
+        kind, number = _parse_cost(self.cost)
         if kind == "mean_abs":
             return mechanism.mean_abs
         if kind == "variance":
             return mechanism.variance
-        return float(2 * np.exp(mechanism.log_tail(radius)))
+        if kind == "quantile":
+            return float(mechanism.tail_quantile(math.log1p(-number) - math.log(2)))
+        return float(2 * np.exp(mechanism.log_tail(number)))
 
     def budget(self) -> dict[str, Any]:
         """The keyword arguments of `accounting.epsilon`, but for the target itself."""
@@ -133,36 +146,32 @@ class Problem:
 
     def document(self) -> dict[str, Any]:
         """JSON-ready fields. An infinite dimension is null with "every_dimension": true."""
-        fields = {"epsilon": self.epsilon, **self.budget(), "cost": self.cost_name, "every_dimension": False}
-        if self.dimension == math.inf:
-            fields |= {"dimension": None, "every_dimension": True}
-        return fields
+        return self._own().document() | {
+            "cost": self.cost_name,
+            "also": [constraint.document() for constraint in self.also],
+        }
 
     @classmethod
     def from_document(cls, document: dict[str, Any]) -> Problem:
         """The problem that `document` wrote; unknown or missing fields raise ValueError naming the field."""
-        known = {field.name for field in dataclasses.fields(cls)} | {"every_dimension"}
-        if not isinstance(document, dict) or set(document) != known:
-            odd = sorted(set(document) ^ known)[0] if isinstance(document, dict) else "problem"
-            raise ValueError(
-                f"unknown or missing field {odd!r} in a search problem; fields: {', '.join(sorted(known))}"
-            )
-        fields = dict(document)
-        if fields.pop("every_dimension"):
-            fields["dimension"] = math.inf
+        fields = constraint_fields(document, {field.name for field in dataclasses.fields(cls)}, "search problem")
         if str(fields["cost"]).startswith("callable:"):
             fields["cost"] = UnavailableCost(fields["cost"].removeprefix("callable:"))
+        if not isinstance(fields["also"], list):
+            raise ValueError(f"expected also to be a list of constraints, got also={fields['also']!r}")
+        fields["also"] = tuple(Constraint.from_document(other) for other in fields["also"])
         return cls(**fields)
 
 
 def _parse_cost(cost: Any) -> tuple[str, float]:
-    """(kind, γ); γ is NaN for the costs without one."""
+    """(kind, γ or P); NaN for the costs without one."""
     if cost in ("mean_abs", "variance"):
         return cost, math.nan
-    kind, colon, radius = str(cost).partition(":")
-    if isinstance(cost, str) and kind == "usefulness" and colon:
+    kind, colon, number = str(cost).partition(":")
+    check = {"usefulness": _validate.positive, "quantile": _validate.open_unit}.get(kind)
+    if isinstance(cost, str) and check and colon:
         try:
-            return kind, _validate.positive("usefulness radius", float(radius))
+            return kind, check(kind, float(number))
         except ValueError:
             pass
     raise ValueError(f"expected cost to be {_COST_RULE}; got cost={cost!r}")

@@ -34,7 +34,7 @@ _QUADRATURE = (TAIL_NODES, TAIL_WEIGHTS, INNER_NODES, INNER_WEIGHTS)
 
 
 @njit()
-def _convex_part(log_mass, loss, alpha, q):
+def convex_part(log_mass, loss, alpha, q):
     """mass·((1+z)^α − 1 − αz) with z = q(e^loss − 1) and mass = e^log_mass; never negative."""
     z = q * math.expm1(loss)
     az = alpha * z
@@ -56,18 +56,18 @@ def excess_moment(t, alpha, q, cell, log_f, quadrature):
     for j in range(tail_nodes.size):
         far = log_density(t + tail_nodes[j], k, g1, g3, low, width)
         loss = log_f[j] - far
-        total += tail_weights[j] * (_convex_part(far, loss, alpha, q) + _convex_part(log_f[j], -loss, alpha, q))
+        total += tail_weights[j] * (convex_part(far, loss, alpha, q) + convex_part(log_f[j], -loss, alpha, q))
     inner = 0.0
     for j in range(inner_nodes.size):
         far = log_density(0.5 * t * (1 + inner_nodes[j]), k, g1, g3, low, width)
         near = log_density(0.5 * t * (1 - inner_nodes[j]), k, g1, g3, low, width)
         loss = near - far
-        inner += inner_weights[j] * (_convex_part(far, loss, alpha, q) + _convex_part(near, -loss, alpha, q))
+        inner += inner_weights[j] * (convex_part(far, loss, alpha, q) + convex_part(near, -loss, alpha, q))
     return total + 0.5 * t * inner
 
 
 @njit()
-def _add_powers(mass, loss, powers):
+def add_powers(mass, loss, powers):
     """Add mass·(L^k − 1 − k(L−1)) to powers[k] for k >= 2, by a recursion of non-negative terms."""
     if mass < 1e-290:
         return
@@ -89,14 +89,14 @@ def excess_sampled_product(t, q_weights, dimension, cell, log_f, quadrature):
     for j in range(tail_nodes.size):
         far = log_density(t + tail_nodes[j], k, g1, g3, low, width)
         loss = log_f[j] - far
-        _add_powers(tail_weights[j] * math.exp(far), loss, powers)
-        _add_powers(tail_weights[j] * math.exp(log_f[j]), -loss, powers)
+        add_powers(tail_weights[j] * math.exp(far), loss, powers)
+        add_powers(tail_weights[j] * math.exp(log_f[j]), -loss, powers)
     for j in range(inner_nodes.size):
         far = log_density(0.5 * t * (1 + inner_nodes[j]), k, g1, g3, low, width)
         near = log_density(0.5 * t * (1 - inner_nodes[j]), k, g1, g3, low, width)
         weight = 0.5 * t * inner_weights[j]
-        _add_powers(weight * math.exp(far), near - far, powers)
-        _add_powers(weight * math.exp(near), far - near, powers)
+        add_powers(weight * math.exp(far), near - far, powers)
+        add_powers(weight * math.exp(near), far - near, powers)
     total = 0.0
     for order in range(2, q_weights.size):
         total += q_weights[order] * math.expm1(dimension * math.log1p(powers[order]))

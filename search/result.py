@@ -8,8 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import os
-import tempfile
 from pathlib import Path
 from typing import Any, final
 
@@ -17,9 +15,11 @@ from rich.table import Table
 
 from ..accounting import EpsilonInterval, rounded_down, rounded_up
 from ..mechanisms import Mechanism, from_spec, independent
+from ._files import write_json
 from .problem import Problem
 
-RESULT_FORMAT = 1  # version of the JSON document that `save` writes
+RESULT_FORMAT = 2  # version of the JSON document that `save` writes
+_ENTRY_FIELDS = {"mechanism", "family", "cost", "gaussian_cost", "epsilon", "also_epsilon", "binding"}
 
 
 @final
@@ -27,13 +27,22 @@ RESULT_FORMAT = 1  # version of the JSON document that `save` writes
 class SearchEntry:
     """One noise at the budget. `epsilon.upper` is the guarantee; `cost` and `gaussian_cost` are in the problem's unit.
 
-    `gaussian_cost` is the cost of the Gaussian calibrated to the same budget by the same package.
+    `gaussian_cost` is the cost of the Gaussian calibrated to the same budget by the same package. `also_epsilon` holds
+    the intervals under the further constraints of the problem (`Problem.also`), and `binding` the number of the one
+    that decided the scale: 0 for the problem's own, i for `also[i-1]`.
     """
 
     mechanism: Mechanism
     cost: float
     gaussian_cost: float
     epsilon: EpsilonInterval
+    also_epsilon: tuple[EpsilonInterval, ...] = ()
+    binding: int = 0
+
+    @property
+    def intervals(self) -> tuple[EpsilonInterval, ...]:
+        """ε under each of `Problem.constraints`."""
+        return (self.epsilon, *self.also_epsilon)
 
     @property
     def family(self) -> str:
@@ -52,19 +61,21 @@ class SearchEntry:
             "family": self.family,
             "cost": _finite_or_null(self.cost),
             "gaussian_cost": _finite_or_null(self.gaussian_cost),
-            "epsilon": {name: _finite_or_null(value) for name, value in self.epsilon._asdict().items()},
+            "epsilon": _interval_document(self.epsilon),
+            "also_epsilon": [_interval_document(interval) for interval in self.also_epsilon],
+            "binding": self.binding,
         }
 
     @classmethod
     def from_document(cls, document: Any) -> SearchEntry:
-        _check_fields("search entry", document, {"mechanism", "family", "cost", "gaussian_cost", "epsilon"})
-        _check_fields("epsilon interval", document["epsilon"], set(EpsilonInterval._fields))
-        interval = EpsilonInterval(**{name: _infinite_if_null(value) for name, value in document["epsilon"].items()})
+        _check_fields("search entry", document, _ENTRY_FIELDS)
         return cls(
             mechanism=independent(from_spec(document["mechanism"])),
             cost=_infinite_if_null(document["cost"]),
             gaussian_cost=_infinite_if_null(document["gaussian_cost"]),
-            epsilon=interval,
+            epsilon=_interval(document["epsilon"]),
+            also_epsilon=tuple(_interval(other) for other in document["also_epsilon"]),
+            binding=int(document["binding"]),
         )
 
 
@@ -119,19 +130,7 @@ class SearchResult:
 
     def save(self, path: str | Path) -> None:
         """Write the JSON file at `path`: to a temporary file beside it, then renamed over it."""
-        path = Path(path)
-        text = json.dumps(self.document(), indent=2, allow_nan=False, ensure_ascii=False) + "\n"
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-        try:
-            with open(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-                file.flush()
-                os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        write_json(Path(path), self.document())
 
     @classmethod
     def load(cls, path: str | Path) -> SearchResult:
@@ -147,11 +146,14 @@ class SearchResult:
 def render(result: SearchResult) -> Table:
     """A table of the results, best first, then the references that are not among them.
 
-    A noise is written as `mechanisms.parse` reads it, rounded to four digits; the file keeps all of them.
+    A noise is written as `mechanisms.parse` reads it, rounded to four digits; the file keeps all of them. With several
+    constraints the ε shown is that under the binding one, whose number stands beside it.
     """
-    table = Table(title=_title(result.problem), caption="\n".join(result.notes) or None, caption_justify="left")
+    title = "\nand ".join(asked.text() for asked in result.problem.constraints)
+    table = Table(title=title, caption="\n".join(result.notes) or None, caption_justify="left")
     table.add_column("noise", overflow="fold")
-    for heading in (result.problem.cost_label, "over Gaussian", "ε lower", "ε guarantee"):
+    headings = [result.problem.cost_label, "over Gaussian", "ε lower", "ε guarantee"]
+    for heading in (*headings, *(["binding"] if result.problem.also else [])):
         table.add_column(heading, justify="right", no_wrap=True)
     for entry in result.results:
         table.add_row(*_cells(entry))
@@ -162,24 +164,16 @@ def render(result: SearchResult) -> Table:
     return table
 
 
-def _title(problem: Problem) -> str:
-    dimension = "every dimension" if problem.dimension == math.inf else f"dimension {problem.dimension:g}"
-    sampling = "" if problem.sampling_rate == 1 else f", sampling rate {problem.sampling_rate:g}"
-    return (
-        f"ε <= {problem.epsilon:g} at δ = {problem.delta:g}: "
-        f"{problem.steps} release{'s' * (problem.steps > 1)}{sampling}, {dimension}, {problem.adjacency}"
-    )
-
-
 def _cells(entry: SearchEntry) -> tuple[str, ...]:
-    low, _, high = entry.epsilon
-    return (
+    low, _, high = entry.intervals[entry.binding]
+    cells = (
         _inline(entry.mechanism),
         f"{entry.cost:.5g}",
         f"{entry.ratio:.4f}",
         rounded_down(low, 4),
         rounded_up(high, 5),
     )
+    return (*cells, str(entry.binding)) if entry.also_epsilon else cells
 
 
 def _inline(mechanism: Mechanism) -> str:
@@ -188,6 +182,15 @@ def _inline(mechanism: Mechanism) -> str:
     return f"{mechanism.family}:" + ",".join(
         f"{short[name]}={value:.4g}" for name, value in parameters if value or name == "uniform_low"
     )
+
+
+def _interval_document(interval: EpsilonInterval) -> dict[str, float | None]:
+    return {name: _finite_or_null(value) for name, value in interval._asdict().items()}
+
+
+def _interval(document: Any) -> EpsilonInterval:
+    _check_fields("epsilon interval", document, set(EpsilonInterval._fields))
+    return EpsilonInterval(**{name: _infinite_if_null(value) for name, value in document.items()})
 
 
 def _finite_or_null(value: float) -> float | None:
