@@ -149,6 +149,9 @@ def search(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the result (best first) to this file.")
     ] = None,
+    optimum: Annotated[
+        bool, typer.Option("--optimum", help="One coordinate: also the optimum over all densities, with certificates.")
+    ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -168,6 +171,8 @@ def search(
         _check_folder(output)
     families = tuple(family) if family else tuple(engine.PROPOSERS)
     result = engine.search(problem, families=families, progress=not (quiet or as_json))
+    if optimum:
+        result, _ = engine.with_optimum(result, progress=not (quiet or as_json))
     if output is not None:
         result.save(output)
     if as_json:

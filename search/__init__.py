@@ -1,7 +1,7 @@
 """Search: the cheapest noise for a privacy budget, its use and its dimension."""
 
 from .constraint import Constraint
-from .convex import ConvexOptimum, convex_optimum
+from .convex import ConvexOptimum, convex_optimum, with_optimum
 from .exact import SearchError
 from .families import PROPOSERS, register_family
 from .laplace_mixing import MixingOptimum, best_laplace_mixture
@@ -61,4 +61,5 @@ __all__ = [
     "render_rows",
     "search",
     "search_many",
+    "with_optimum",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from optnoise.accounting import calibrate, epsilon
 from optnoise.mechanisms import Gaussian, Laplace, Tabulated
-from optnoise.search import Problem
+from optnoise.search import Constraint, Problem, SearchResult, search, with_optimum
 from optnoise.search.budget import renyi_budgets
 from optnoise.search.convex import convex_optimum
 from optnoise.search.convex.certificate import CellProgram, Cells, certified
@@ -252,3 +252,18 @@ def test_marks(problem, mark):
         assert gap > 0
         assert found.exact_ratio(Gaussian(1.0)) == pytest.approx(1 / found.ratio, rel=1e-3)
         assert isinstance(found.mechanism, Tabulated | Gaussian)
+
+
+def test_the_search_lists_the_optimum_and_its_certificate():
+    result = search(Problem(3.0, 1e-5, cost="variance"), families=["laplace"], progress=False)
+    more, found = with_optimum(result)
+    assert more.best.family == "staircase"
+    assert more.best.cost == found.cost < result.best.cost
+    assert more.best.epsilon.upper <= 3.0
+    assert "exact certificate" in more.notes[-1]
+    assert SearchResult.from_document(more.document()).best.mechanism == found.mechanism
+    several = search(
+        Problem(3.0, 1e-5, cost="variance", also=(Constraint(2.0, 1e-5),)), families=["laplace"], progress=False
+    )
+    with pytest.raises(ValueError, match="one budget"):
+        with_optimum(several)
