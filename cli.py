@@ -14,6 +14,7 @@ from rich.table import Table
 
 from . import __version__
 from .accounting import EpsilonInterval, Release, rounded_down, rounded_up
+from .cli_plan import plan_command
 from .mechanisms import FAMILIES, Mechanism, Noise, independent, parse
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app = typer.Typer(
 )
 reproduce = typer.Typer(help="Published claims, computed again.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
+app.command("plan")(plan_command)
 _out = Console()
 
 # ---- options shared by several commands ----------------------------------------------------------------------------
@@ -140,12 +142,18 @@ def search(
     sampling_rate: SamplingRate = 1.0,
     dimension: Annotated[str, typer.Option(help="Number of coordinates, or inf for every dimension at once.")] = "1",
     cost: Annotated[
-        str, typer.Option(help="mean_abs, variance or usefulness:GAMMA (maximise P(|x| <= GAMMA)).")
+        str, typer.Option(help="mean_abs, variance, usefulness:GAMMA (maximise P(|x| <= GAMMA)) or quantile:P of |x|.")
     ] = "mean_abs",
+    also: Annotated[
+        list[str] | None,
+        typer.Option(help="Another budget for the same noise: epsilon=E,delta=D,steps=T,sampling_rate=Q,dimension=N."),
+    ] = None,
     family: Annotated[
         list[str] | None, typer.Option(help="Family to search; repeat for several. Default: all.")
     ] = None,
     adjacency: Adjacency = "add_or_remove_one",
+    seed: Annotated[int, typer.Option(help="Of the points at which families of many parameters are swept.")] = 0,
+    resume: Annotated[Path | None, typer.Option(help="Folder that keeps finished families, to go on from.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write the result (best first) to this file.")
     ] = None,
@@ -166,11 +174,12 @@ def search(
         dimension=_dimension(dimension),
         cost=cost,
         adjacency=adjacency,
+        also=tuple(engine.Constraint.parse(text) for text in also or []),
     )
     if output is not None:
         _check_folder(output)
     families = tuple(family) if family else tuple(engine.PROPOSERS)
-    result = engine.search(problem, families=families, progress=not (quiet or as_json))
+    result = engine.search(problem, families=families, progress=not (quiet or as_json), seed=seed, resume=resume)
     if optimum:
         result, _ = engine.with_optimum(result, progress=not (quiet or as_json))
     if output is not None:

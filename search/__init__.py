@@ -8,6 +8,8 @@ from .laplace_mixing import MixingOptimum, best_laplace_mixture
 from .many import Refused, search_many
 from .marginal import MarginalSweep, marginal_sweep
 from .parametric import NoFiniteCost, ParametricFamily, ShapeParameter
+from .plan import Plan, PlanRow, plan, render_plan
+from .plan_plots import plot_plan
 from .plots import plot_densities
 from .problem import Problem
 from .published import PublishedSweep, laplace_below, least_conversion, published_sweep
@@ -35,6 +37,8 @@ __all__ = [
     "NoFiniteCost",
     "ParameterSet",
     "ParametricFamily",
+    "Plan",
+    "PlanRow",
     "Problem",
     "PublishedSweep",
     "Refused",
@@ -50,7 +54,9 @@ __all__ = [
     "least_conversion",
     "marginal_sweep",
     "mixture_of",
+    "plan",
     "plot_densities",
+    "plot_plan",
     "published_rows",
     "published_sets",
     "published_sweep",
@@ -58,6 +64,7 @@ __all__ = [
     "regime_map",
     "register_family",
     "render",
+    "render_plan",
     "render_rows",
     "search",
     "search_many",

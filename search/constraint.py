@@ -59,6 +59,22 @@ class Constraint:
                 "no noise is needed above it"
             )
 
+    @classmethod
+    def parse(cls, text: str) -> Constraint:
+        """A constraint written as `epsilon=1,delta=1e-5,steps=10`; the other fields keep their defaults."""
+        fields: dict[str, Any] = {}
+        known = {field.name for field in dataclasses.fields(cls)}
+        for item in text.split(","):
+            key, equals, value = (part.strip() for part in item.partition("="))
+            if not equals or key not in known or key in fields:
+                raise ValueError(
+                    f"expected NAME=VALUE, once each, with NAME among {', '.join(sorted(known))}; got {item!r}"
+                )
+            fields[key] = value if key == "adjacency" else _number(key, value)
+        if missing := {"epsilon", "delta"} - set(fields):
+            raise ValueError(f"expected {sorted(missing)[0]} in the constraint {text!r}")
+        return cls(**fields)
+
     @property
     def shift(self) -> float:
         """The largest L2 distance of two adjacent releases, in units of C."""
@@ -94,6 +110,13 @@ class Constraint:
     def from_document(cls, document: Any) -> Constraint:
         """The constraint that `document` wrote; unknown or missing fields raise ValueError naming the field."""
         return cls(**constraint_fields(document, {field.name for field in dataclasses.fields(cls)}, "constraint"))
+
+
+def _number(key: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise ValueError(f"expected {key} to be a number, got {key}={value!r}") from None
 
 
 def constraint_fields(document: Any, names: set[str], what: str) -> dict[str, Any]:

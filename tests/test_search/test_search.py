@@ -43,7 +43,8 @@ def test_no_guarantee_exceeds_the_target(result):
         assert entry.epsilon.upper <= problem.epsilon
         again = epsilon(entry.mechanism, **problem.budget())
         assert again.upper <= problem.epsilon
-        assert again.upper >= 0.999 * problem.epsilon  # and none is louder than it need be
+        if not entry.mechanism.has_jumps:  # with jumps ε(scale) may jump, too
+            assert again.upper >= 0.999 * problem.epsilon  # and none is louder than it need be
 
 
 def test_best_first_and_never_worse_than_gaussian_and_laplace(result):
@@ -61,7 +62,9 @@ def test_best_first_and_never_worse_than_gaussian_and_laplace(result):
 
 def test_one_scalar_release_is_the_laplace_s(scalar):
     # E|X| of a mixture of Laplace noises with log f(0)/f(1) <= ε is at least 1/ε: the search must come back to it
-    assert scalar.best.cost == pytest.approx(1.0, rel=1e-4)
+    assert scalar.best_of("lmo").cost == pytest.approx(1.0, rel=1e-4)
+    assert scalar.best.family == "staircase"  # arXiv 1212.1186: e^{ε/2}/(e^ε − 1) at δ = 0
+    assert scalar.best.cost == pytest.approx(math.exp(0.5) / math.expm1(1.0), rel=1e-3)
     assert scalar.best_of("lmo").cost == pytest.approx(scalar.best_of("laplace").cost, rel=1e-6)
     assert any("tends to a Laplace" in note for note in scalar.notes)
 
@@ -104,7 +107,7 @@ def test_the_lmo_noise_pays_most_for_sampled_scalars(sampled):
 )
 def test_other_problems_keep_the_guarantee(problem):
     found = search(problem, progress=False, top=2)
-    assert {entry.family for entry in found.results} == {"lmo", "gaussian", "laplace", "gamma_laplace"}
+    assert {entry.family for entry in found.results} >= {"lmo", "gaussian", "laplace", "gamma_laplace"}
     assert all(entry.epsilon.upper <= problem.epsilon for entry in found.results)
     assert found.best.ratio <= 1
 
@@ -283,8 +286,8 @@ def test_a_missing_or_broken_file_is_a_value_error(tmp_path):
 
 
 def test_an_unknown_family_is_not_in_the_result(scalar):
-    with pytest.raises(ValueError, match="family='staircase'"):
-        scalar.best_of("staircase")
+    with pytest.raises(ValueError, match="family='nosuch'"):
+        scalar.best_of("nosuch")
 
 
 # ---- table and plot --------------------------------------------------------------------------------------------------

@@ -1,0 +1,74 @@
+"""The `optnoise plan` command."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+
+def plan_command(
+    records: Annotated[int, typer.Option(help="Number of records n of the data set (public).")],
+    epsilon: Annotated[float, typer.Option(help="Target ε of the whole run (no unit).")],
+    delta: Annotated[float, typer.Option(help="δ, a probability in (0, 1).")],
+    epochs: Annotated[float | None, typer.Option(help="Examples one can afford, over n; or --examples.")] = None,
+    examples: Annotated[int | None, typer.Option(help="Examples one can afford: batch size · steps.")] = None,
+    dimension: Annotated[str, typer.Option(help="Coordinates per step; inf: all; 1: zeroth-order.")] = "inf",
+    family: Annotated[list[str] | None, typer.Option(help="Family of noise; repeat for several.")] = None,
+    least_steps: Annotated[int, typer.Option(help="Least number of steps.")] = 1,
+    largest_batch: Annotated[int | None, typer.Option(help="Largest expected batch size.")] = None,
+    batch_size: Annotated[list[int] | None, typer.Option(help="Batch size to try; repeat. Default: a grid.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes.")] = None,
+    resume: Annotated[Path | None, typer.Option(help="Folder that keeps finished parts.")] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan; also a noise file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Save a picture (png or svg).")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="No progress bar.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+) -> None:
+    """Choose batch size, steps and noise for a data set and a budget: least noise in the mean of all updates."""
+    from . import search
+
+    if (epochs is None) == (examples is None):
+        raise ValueError("expected either --epochs or --examples")
+    for path in (output, plot):
+        if path is not None and not path.parent.is_dir():
+            raise ValueError(f"expected the folder of {str(path)!r} to exist; create it first")
+    found = search.plan(
+        records=records,
+        examples=examples if examples is not None else _examples(epochs, records),
+        epsilon=epsilon,
+        delta=delta,
+        dimension=math.inf if dimension.strip().lower() in ("inf", "infinity") else float(dimension),
+        families=tuple(family) if family else None,
+        least_steps=least_steps,
+        largest_batch=largest_batch,
+        batch_sizes=batch_size,
+        n_jobs=jobs,
+        progress=not (quiet or as_json),
+        resume=resume,
+    )
+    if output is not None:
+        found.save(output)
+    if plot is not None:
+        search.plot_plan(found, plot)
+    if as_json:
+        sys.stdout.write(json.dumps(found.document(), indent=2, allow_nan=False) + "\n")
+        return
+    out = Console()
+    out.print(search.render_plan(found))
+    noise = output or "NOISE.json"
+    settings = " ".join(f"--set {text}" for text in found.overrides())
+    out.print(f"optnoise finetune RECIPE --noise {noise} {settings}", highlight=False, soft_wrap=True)
+    for reason in found.refused:
+        out.print(f"note: {reason}", highlight=False)
+
+
+def _examples(epochs: float | None, records: int) -> int:
+    if epochs is None or not (math.isfinite(epochs) and epochs > 0):
+        raise ValueError(f"expected epochs > 0, got epochs={epochs}")
+    return max(round(epochs * records), 1)
