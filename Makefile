@@ -21,7 +21,7 @@ lint: $(STAMP)  ## format, lint, types
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
 bench: $(STAMP)  ## the published search grid against a plain loop; accounting and clipping against their peers
-	$(BIN)/python benchmarks/search_grid.py
+	$(BIN)/python benchmarks/search.py
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/clipping.py
 
