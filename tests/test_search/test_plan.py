@@ -108,12 +108,10 @@ def test_bad_arguments_are_refused_by_name(change, message):
 
 
 def test_a_batch_so_rare_that_delta_covers_it_is_noted():
-    ask = {"records": 10**6, "examples": 10**4, "epsilon": 1.0, "delta": 0.0099, "progress": False}
-    found = plan(**ask, batch_sizes=[1, 10**4])  # with 10^4 single draws a record is ever seen with probability 0.00995
-    assert [row.batch_size for row in found.rows] == [1, 10**4]
-    found = plan(**(ask | {"delta": 0.00996}), batch_sizes=[1, 10**4])
-    assert [row.batch_size for row in found.rows] == [10**4]
-    assert found.refused[0].startswith("batch size 1: expected delta < 0.00995")
+    # ten single draws among 1000 records: any one of them is seen with probability 1 − 0.999^10 = 0.009955
+    found = plan(records=1000, examples=10, epsilon=1.0, delta=0.00996, batch_sizes=[1, 10], progress=False)
+    assert [row.batch_size for row in found.rows] == [10]
+    assert found.refused[0].startswith("batch size 1: expected delta < 0.0099551")
 
 
 def run(capsys, *arguments):
