@@ -75,10 +75,13 @@ class Staircase(Mechanism):
     # ---- the interface --------------------------------------------------------------------------------------
 
     def _steps(self, x: Array) -> tuple[Array, Array]:
-        """(the number of jumps up to x >= 0, the position in [0, 1) on the step)."""
-        u = x / self.period + (1 - self.fraction)
+        """(the number of jumps up to x >= 0, the position in [0, 1) on the step).
+
+        Counted from the first jump, so that a jump at b is off by about 2 roundings of b, however long the period is.
+        """
+        u = (x - self.fraction * self.period) / self.period
         steps = np.floor(u)
-        return steps, u - steps
+        return steps + 1, u - steps
 
     @property
     def _log_peak(self) -> float:
