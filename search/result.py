@@ -18,6 +18,7 @@ from ..mechanisms import Mechanism, from_spec, independent
 from ._files import write_json
 from .problem import Problem
 
+_LONGEST_LIST = 4  # numbers of a noise that a table shows
 RESULT_FORMAT = 2  # version of the JSON document that `save` writes
 _ENTRY_FIELDS = {"mechanism", "family", "cost", "gaussian_cost", "epsilon", "also_epsilon", "binding"}
 
@@ -177,11 +178,18 @@ def _cells(entry: SearchEntry) -> tuple[str, ...]:
 
 
 def _inline(mechanism: Mechanism) -> str:
+    """The noise as `mechanisms.parse` reads it, to four digits; of a long list only how long it is."""
     short = {field: key for key, field in mechanism.short_keys.items()}
     parameters = mechanism.spec()["parameters"].items()
     return f"{mechanism.family}:" + ",".join(
-        f"{short[name]}={value:.4g}" for name, value in parameters if value or name == "uniform_low"
+        f"{short.get(name, name)}={_number(value)}" for name, value in parameters if value or name == "uniform_low"
     )
+
+
+def _number(value: float | list[float]) -> str:
+    if not isinstance(value, list | tuple):
+        return f"{value:.4g}"
+    return ";".join(_number(item) for item in value) if len(value) <= _LONGEST_LIST else f"<{len(value)} numbers>"
 
 
 def _interval_document(interval: EpsilonInterval) -> dict[str, float | None]:

@@ -1,5 +1,7 @@
 """`search` end to end: its guarantee, its order, what stands beside the winner, and its file."""
 
+import dataclasses
+import io
 import json
 import math
 
@@ -7,6 +9,7 @@ import numpy as np
 import pytest
 from optnoise import mechanisms
 from optnoise.accounting import EpsilonInterval, epsilon
+from optnoise.mechanisms import GaussianMixture, Tabulated, parse
 from optnoise.search import Problem, SearchError, SearchResult, grid, marginal_sweep, plot_densities, render, search
 from optnoise.search.cells import mechanism_of, normalised
 from optnoise.search.refine import starts, to_cell, to_point
@@ -327,3 +330,17 @@ def test_the_plot_has_units_and_is_saved(result, tmp_path):
     peak = max(np.exp(entry.mechanism.log_density(0.0)) for entry in result.results)
     assert max(line.get_ydata().max() for line in axes.lines) >= 0.99 * peak
     assert (tmp_path / "densities.png").stat().st_size > 5000
+
+
+def test_the_table_shows_noise_with_lists(every_dimension):
+    """A short list as `parse` reads it; of a long one its length."""
+    entry = every_dimension.best
+    mixture = GaussianMixture(1.0, (0.0, 1.5), (0.75, 0.25))
+    table = Tabulated(tuple(range(1, 31)), (1.0,) * 31)
+    entries = tuple(dataclasses.replace(entry, mechanism=noise) for noise in (mixture, table))
+    console = Console(width=240, record=True, file=io.StringIO())
+    console.print(render(dataclasses.replace(every_dimension, results=entries)))
+    text = console.export_text()
+    (shown,) = (word for word in text.split() if word.startswith("gaussian_mixture:"))
+    assert parse(shown) == mixture
+    assert "tabulated:knots=<30 numbers>,slopes=<31 numbers>" in text
