@@ -69,7 +69,7 @@ class Problem:
         object.__setattr__(self, "also", tuple(self.also))
 
     def _own(self) -> Constraint:
-        return Constraint(self.epsilon, **self.budget())
+        return Constraint(self.epsilon, self.delta, self.steps, self.sampling_rate, self.dimension, self.adjacency)
 
     @property
     def constraints(self) -> tuple[Constraint, ...]:
@@ -135,14 +135,8 @@ class Problem:
         return float(2 * np.exp(mechanism.log_tail(number)))
 
     def budget(self) -> dict[str, Any]:
-        """The keyword arguments of `accounting.epsilon`, but for the target itself."""
-        return {
-            "delta": self.delta,
-            "steps": self.steps,
-            "sampling_rate": self.sampling_rate,
-            "dimension": self.dimension,
-            "adjacency": self.adjacency,
-        }
+        """The keyword arguments of `accounting.epsilon` for the problem's own budget, but for the target itself."""
+        return self._own().budget()
 
     def document(self) -> dict[str, Any]:
         """JSON-ready fields. An infinite dimension is null with "every_dimension": true."""

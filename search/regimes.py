@@ -20,6 +20,7 @@ import joblib
 from .. import __version__
 from ..accounting import calibrate
 from ..mechanisms import Gaussian, SphericalGamma, _validate
+from ._files import write_json
 from ._progress import track
 from .convex import convex_optimum
 from .families import PROPOSERS
@@ -115,9 +116,11 @@ def regime_map(
         n_jobs: processes, as in joblib; any joblib backend may be chosen around the call.
 
     Raises:
-        ValueError: an empty list, an unknown family, or values that `Problem` refuses.
+        ValueError: an empty list, an unknown family, a template with several budgets, or values that `Problem` refuses.
     """
     families = _check_families(families)
+    if template.also:
+        raise ValueError(f"the map is for one budget, got {len(template.constraints)} (also={template.also!r})")
     if not steps or not dimensions:
         raise ValueError(f"expected at least one of each, got steps={list(steps)} and dimensions={list(dimensions)}")
     problems = [[dataclasses.replace(template, steps=t, dimension=d) for t in steps] for d in dimensions]
@@ -149,9 +152,7 @@ def _cell(problem: Problem, families: tuple[str, ...], folder: str | Path | None
             path.unlink()  # a file that was cut off: computed anew
     cell = compute_cell(problem, families)
     if path is not None:
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(cell.document(), allow_nan=False), encoding="utf-8")
-        temporary.replace(path)
+        write_json(path, cell.document())
     return cell
 
 

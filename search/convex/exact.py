@@ -14,16 +14,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 
 from ...accounting import calibrate
 from ...accounting.pld.influence import step_influence
-from ...mechanisms import Tabulated
+from ...mechanisms import Mechanism, Tabulated
 from ..problem import Problem
 from .cost import LinearCost
 from .functional import Influence
 from .loglinear import LogLinear, Shape
+
+MechanismT = TypeVar("MechanismT", bound=Mechanism)
 
 _TRUST = 0.5  # of the log slopes
 _SMALLEST_TRUST = 0.02
@@ -42,7 +45,7 @@ def from_noise(noise: Tabulated, shift: float) -> Shape:
     return Shape(np.array(noise.knots) / shift, np.log(slopes))
 
 
-def calibrated(problem: Problem, noise: Tabulated) -> Tabulated:
+def calibrated(problem: Problem, noise: MechanismT) -> MechanismT:
     """`noise` scaled to the exact ε of the problem."""
     return calibrate(noise, epsilon=problem.epsilon, **problem.budget())
 

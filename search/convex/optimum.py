@@ -9,20 +9,18 @@ from collections.abc import Sequence
 from typing import final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from ...accounting import EpsilonInterval, calibrate, epsilon
-from ...accounting.event import to_events
-from ...accounting.release import Release
-from ...accounting.renyi import renyi_curve
-from ...mechanisms import Gaussian, Laplace, Mechanism, Staircase, Tabulated
+from ...accounting import EpsilonInterval, epsilon
+from ...mechanisms import Gaussian, Laplace, Mechanism, Staircase
 from .._progress import track
 from ..budget import renyi_budgets
+from ..mechanism_renyi import largest_renyi_shift
 from ..problem import Problem
 from .certificate import Certified, certified
 from .cost import LinearCost, linear_cost
-from .exact import from_noise, polished
+from .exact import calibrated, polished
 from .functional import HockeyStick, RenyiMoment
 from .knots import first_shape, fitted, refined
 from .linear import certified_linear
@@ -89,23 +87,22 @@ class ConvexOptimum:
 
     def exact_ratio(self, noise: Mechanism) -> float:
         """Cost of `noise`, scaled to the same exact ε, over that of `mechanism`: a comparison, not a certificate."""
-        scaled = calibrate(noise, epsilon=self.problem.epsilon, **self.problem.budget())
-        return self.problem.cost_of(scaled) / self.cost
+        return self.problem.cost_of(calibrated(self.problem, noise)) / self.cost
 
     def renyi_gap(self, noise: Mechanism) -> float:
         """Cost of `noise`, scaled to the Rényi constraint at its best order of the grid, over `renyi_bound`, less 1.
 
-        Both sides under the same constraint, so it is >= 0 and certifies how far the noise is from the optimum.
+        Both sides under the same constraint, so it is >= 0 (to the 1e-5 of the scaling) and certifies how far the
+        noise is from the optimum. ValueError for one release, and for noise of bounded support.
         """
-        bound = self.renyi_bound
+        bound, problem = self.renyi_bound, self.problem
         if bound is None:
             raise ValueError("one release has no Rényi constraint: compare its cost with exact_bound")
-        moments = dict(zip(*_moments(self.problem, [o.order for o in self.orders]), strict=True))
-        costs = [
-            self.problem.cost_of(noise.scaled(_renyi_factor(self.problem, noise, order, moments[order])))
-            for order in moments
-        ]
-        return min(costs) / bound - 1
+        orders, moments = renyi_budgets(problem, np.array([optimum.order for optimum in self.orders]))
+        largest = largest_renyi_shift(
+            noise, orders=orders, log_moments=moments, sampling_rate=problem.sampling_rate, dimension=1
+        )
+        return problem.cost_of(noise.scaled(problem.shift / largest)) / bound - 1
 
 
 def convex_optimum(
@@ -126,16 +123,18 @@ def convex_optimum(
         progress: show a bar on standard error.
 
     Raises:
-        ValueError: more than one coordinate, or a cost that is not linear in the density.
+        ValueError: more than one coordinate or budget, or a cost that is not linear in the density.
     """
     if problem.dimension != 1:
         raise ValueError(
             f"expected dimension=1 (the convex programs are for one coordinate), got dimension={problem.dimension:g}"
         )
+    if problem.also:
+        raise ValueError(f"the convex optimum is for one budget, got {len(problem.constraints)}: also={problem.also!r}")
     cost = linear_cost(problem)
     with threadpool_limits(1):
         shapes = [Gaussian(1.0), Laplace(1.0), *_staircases(problem), *starts]
-        references = [_scaled(problem, noise) for noise in shapes]
+        references = [calibrated(problem, noise) for noise in shapes]
         start = min(references, key=problem.cost_of)
         if problem.steps == 1:
             orders, noises = (), []
@@ -152,10 +151,6 @@ def convex_optimum(
     return ConvexOptimum(problem, best, problem.cost_of(best), problem.cost_of(references[0]), interval, orders, bound)
 
 
-def _scaled(problem: Problem, noise: Mechanism) -> Mechanism:
-    return calibrate(noise, epsilon=problem.epsilon, **problem.budget())
-
-
 def _staircases(problem: Problem) -> list[Mechanism]:
     """For one release: the staircases of least variance and least E|X| that are pure DP at ε, sampling included."""
     if problem.steps > 1:
@@ -169,11 +164,6 @@ def _one_release_bound(problem: Problem, laplace: Mechanism, cost: LinearCost) -
     functional = HockeyStick(problem.epsilon, problem.sampling_rate, problem.delta)
     found = certified_linear(first_shape(laplace, problem.shift), functional, cost)
     return found.bound * cost.in_units_of(problem.shift)
-
-
-def _moments(problem: Problem, orders: ArrayLike) -> tuple[Array, Array]:
-    """(orders, log moment that one release may have at each)."""
-    return renyi_budgets(problem, np.asarray(orders, dtype=np.float64))
 
 
 def _functional(problem: Problem, order: float, moment: float) -> RenyiMoment:
@@ -195,8 +185,8 @@ def _over_orders(
     for order, moment in track(_scan(problem), "Rényi orders", show=progress):
         solve(order, moment)
     best = min(found, key=lambda order: found[order][0])
-    grid = 1 + (best - 1) * _NEAREST ** np.arange(-(_ORDERS // 2), _ORDERS // 2 + 1)
-    grid, moments = _moments(problem, grid)
+    grid: Array = 1 + (best - 1) * _NEAREST ** np.arange(-(_ORDERS // 2), _ORDERS // 2 + 1, dtype=np.float64)
+    grid, moments = renyi_budgets(problem, grid)
     for order, moment in track(list(zip(grid, moments, strict=True)), "Rényi optima", show=progress):
         if order not in found:
             solve(float(order), float(moment))
@@ -205,7 +195,7 @@ def _over_orders(
         for order, moment in track(list(zip(grid, moments, strict=True)), "certificates", show=progress):
             orders.append(_certified_order(problem, float(order), float(moment), found[float(order)], cost))
     best = min(found, key=lambda order: found[order][0])
-    functional = _functional(problem, best, float(_moments(problem, [best])[1][0]))
+    functional = _functional(problem, best, float(renyi_budgets(problem, np.array([best]))[1][0]))
     shape = _renyi_optimum(functional, fitted(refined(found[best][1], _SPLITS), functional, cost), cost)[1]
     return tuple(orders), shape
 
@@ -240,25 +230,3 @@ def _certified_order(
     unit = cost.in_units_of(problem.shift)
     result: Certified = certified(found[1], _functional(problem, order, moment), cost)
     return OrderOptimum(order, min(result.cost, math.exp(found[0])) * unit, result.bound * unit)
-
-
-def _renyi_factor(problem: Problem, noise: Mechanism, order: float, moment: float) -> float:
-    """The factor by which `noise` meets the Rényi constraint at `order`, on its proven curve or in closed form."""
-    if isinstance(noise, Tabulated):
-        shape = from_noise(noise, problem.shift)
-        return float(fitted(shape, _functional(problem, order, moment), linear_cost(problem)).knots[0] / shape.knots[0])
-    (event,) = to_events([Release(noise, 1, problem.sampling_rate, 1, problem.adjacency)])
-
-    def exceeds(log_factor: float) -> bool:
-        divergence = renyi_curve(event.scaled(math.exp(log_factor))).at(np.array([order]))[0]
-        return not (order - 1) * divergence <= moment
-
-    low, high = 0.0, 0.0
-    while exceeds(high):
-        low, high = high, high + 1.0
-    while not exceeds(low):
-        low, high = low - 1.0, low
-    while high - low > 1e-7:
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if exceeds(middle) else (low, middle)
-    return math.exp(high)

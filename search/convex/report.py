@@ -14,8 +14,6 @@ def with_optimum(result: SearchResult, *, progress: bool = False) -> tuple[Searc
     Raises ValueError where the convex programs do not apply: several coordinates, several budgets, another cost.
     """
     problem, best = result.problem, result.best
-    if problem.also:
-        raise ValueError(f"the convex optimum is for one budget, got {1 + len(problem.also)} (also={problem.also!r})")
     found = convex_optimum(problem, starts=[best.mechanism], progress=progress)
     entry = SearchEntry(found.mechanism, found.cost, best.gaussian_cost, found.epsilon)
     entries = result.results
@@ -38,6 +36,6 @@ def _notes(found: ConvexOptimum, best: SearchEntry) -> list[str]:
     ]
     try:
         gap = 100 * found.renyi_gap(best.mechanism)
-    except ValueError:  # a family without a Rényi curve
+    except ValueError:  # bounded support: no finite Rényi divergence
         return notes
     return [*notes, f"Rényi certificate: at its best order that noise costs {gap:.3g} % more than any density must"]

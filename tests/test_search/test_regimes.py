@@ -1,12 +1,13 @@
 """The map: known ratios, the cache, reasons for what is missing, pictures."""
 
+import dataclasses
 import json
 import math
 
 import pytest
 from optnoise.accounting import calibrate
 from optnoise.mechanisms import Gaussian, Laplace
-from optnoise.search import Problem, regime_map
+from optnoise.search import Constraint, Problem, regime_map
 from optnoise.search import regimes as engine
 from optnoise.search.regime_plots import plot_regimes, write_html
 from typer.testing import CliRunner
@@ -84,6 +85,8 @@ def test_pictures(small, tmp_path):
 def test_bad_input_is_named():
     with pytest.raises(ValueError, match=r"family.*nosuch"):
         regime_map(BUDGET, steps=[1], dimensions=[1], families=["nosuch"])
+    with pytest.raises(ValueError, match="one budget"):
+        regime_map(dataclasses.replace(BUDGET, also=(Constraint(1.0, 1e-5),)), steps=[1], dimensions=[1])
     with pytest.raises(ValueError, match="at least one"):
         regime_map(BUDGET, steps=[], dimensions=[1])
     with pytest.raises(ValueError, match="steps"):
