@@ -21,6 +21,8 @@ from .questions import DeltaQuestion, EpsilonQuestion, Question
 from .refinement import rough_answer
 from .sampling import ADD, REMOVE, REPLACE, directions
 
+_LEAST_LOG_DELTA = math.log(1e-300)  # below it single masses leave the normal floats, and their rounding is unbounded
+
 
 class PrivacyLoss(Accountant):
     """Compositions of scalar releases (and Gaussian noise in any dimension), sampled or not, of any kinds mixed."""
@@ -41,8 +43,8 @@ class PrivacyLoss(Accountant):
         return None
 
     def epsilon(self, events: Sequence[Event], delta: float, relative_width: float) -> EpsilonInterval:
-        lower, upper = _bounds(events, EpsilonQuestion(math.log(delta), relative_width))
-        upper = min(upper, _largest_epsilon(events))
+        lower, upper = _bounds(events, EpsilonQuestion(max(math.log(delta), _LEAST_LOG_DELTA), relative_width))
+        upper = min(upper if math.log(delta) >= _LEAST_LOG_DELTA else math.inf, _largest_epsilon(events))
         if lower > upper * (1 + 1e-9):
             raise AccountantsDisagree(f"the lower end {lower} lies above the upper end {upper}")
         lower = min(lower, upper)
@@ -52,15 +54,18 @@ class PrivacyLoss(Accountant):
         if epsilon >= _largest_epsilon(events):
             return -math.inf, -math.inf, -math.inf
         lower, upper = _bounds(events, DeltaQuestion(epsilon, relative_width))
+        lower, upper = (lower if lower >= _LEAST_LOG_DELTA else -math.inf), max(upper, _LEAST_LOG_DELTA)
         return lower, 0.5 * (lower + upper) if math.isfinite(lower) else upper, upper
 
     def epsilon_upper(self, events: Sequence[Event], delta: float, relative_width: float) -> float:
+        if math.log(delta) < _LEAST_LOG_DELTA:
+            return _largest_epsilon(events)
         return min(_upper(events, EpsilonQuestion(math.log(delta), relative_width)), _largest_epsilon(events))
 
     def log_delta_upper(self, events: Sequence[Event], epsilon: float, relative_width: float) -> float:
         if epsilon >= _largest_epsilon(events):
             return -math.inf
-        return _upper(events, DeltaQuestion(epsilon, relative_width))
+        return max(_upper(events, DeltaQuestion(epsilon, relative_width)), _LEAST_LOG_DELTA)
 
     def log_delta_rough(self, events: Sequence[Event], epsilon: float) -> float:
         if epsilon >= _largest_epsilon(events):

@@ -12,7 +12,7 @@ from optnoise.accounting.dimension import octave_orders, renyi_in_dimension
 from optnoise.accounting.event import Event
 from optnoise.accounting.f_divergence import renyi_bounds
 from optnoise.accounting.renyi import renyi_curve
-from optnoise.mechanisms import GammaLaplace, Gaussian, Laplace, ScaleMixture
+from optnoise.mechanisms import GammaLaplace, Gaussian, GaussianMixture, GeneralisedGaussian, Laplace, ScaleMixture
 from references import approx, gaussian_delta
 
 
@@ -134,3 +134,20 @@ def test_no_warning_and_no_error_at_the_corners():
         for steps, rate, dimension in ((1, 1.0, 1), (3, 0.5, 1)):
             value = epsilon(noise, delta=0.99, steps=steps, sampling_rate=rate, dimension=dimension)
             assert 0 <= value.lower <= value.upper
+
+
+@pytest.mark.parametrize(
+    "noise", [Laplace(1.0), GeneralisedGaussian(1.0, 1.5), GaussianMixture(1.0, (0, 1), (0.5, 0.5))]
+)
+@pytest.mark.parametrize(("steps", "rate"), [(1, 1.0), (1000, 0.01)])
+def test_deltas_below_the_normal_floats_claim_nothing_new(noise, steps, rate):
+    """At δ = 5e-324 the ends once crossed (28.6123 above 28.6116): below 1e-300 only the largest loss bounds ε."""
+    settings_ = {"steps": steps, "sampling_rate": rate, "dimension": 1, "accountant": "pld"}
+    deep, least = (epsilon(noise, delta=small, **settings_) for small in (5e-324, 1e-300))
+    assert least.lower <= deep.lower <= deep.upper
+    assert least.upper < math.inf
+    if not isinstance(noise, Laplace):
+        assert deep.upper == math.inf
+    shallow = delta(noise, epsilon=1.5 * least.upper, **settings_)
+    assert shallow.lower == 0.0
+    assert shallow.upper in (0.0, pytest.approx(1e-300))
