@@ -34,6 +34,7 @@ from .loglinear import Shape
 Array = NDArray[np.float64]
 
 _MOST_CELLS = 350  # of the half line
+_WIDEST = 1500.0  # shifts: cells of the half line where one takes a whole shift
 _ACROSS = 60.0  # cells over the length on which the density falls by e²
 _GAP = 1e-4  # relative duality gap of the barrier method
 _ROOM = 0.03  # by which the start is wider than the constraint needs
@@ -68,6 +69,11 @@ class Cells:
     def around(cls, shape: Shape, most: int = _MOST_CELLS, across: float = _ACROSS) -> Cells:
         """At most about `most` cells, `across` to the length on which p falls by e², that end where the shape does."""
         reach = float(shape.knots[-1]) * 1.3 + 1
+        if reach > _WIDEST:
+            raise ValueError(
+                f"expected noise at most {_WIDEST:g} shifts wide for a certificate on cells that divide the shift, got "
+                f"{reach:.4g}; leave it out with certify=False"
+            )
         typical = 1 / float(np.sqrt(np.mean(shape.slopes**2)))
         per_shift = max(1, min(math.ceil(across / (2 * typical)), math.floor(most / reach)))
         return cls(
@@ -306,7 +312,7 @@ class _Barrier:
         drops = -np.diff(np.append(p, 0.0))
         first, second = self.weights / drops, self.weights / drops**2
         gradient = sharpness * program.costs + slope / room - (first - np.append(0.0, first[:-1]))
-        hessian = program.hessian(p) / room + np.outer(slope, slope) / room**2
+        hessian = program.hessian(p) / room + np.outer(slope / room, slope / room)
         hessian += np.diag(second + np.append(0.0, second[:-1])) - np.diag(second[:-1], 1) - np.diag(second[:-1], -1)
         scaled, g, weights = hessian * np.outer(p, p), gradient * p, program.weights * p
         size = np.sqrt(np.diag(scaled))

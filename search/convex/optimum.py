@@ -186,7 +186,7 @@ def _over_orders(
         solve(order, moment)
     best = min(found, key=lambda order: found[order][0])
     grid: Array = 1 + (best - 1) * _NEAREST ** np.arange(-(_ORDERS // 2), _ORDERS // 2 + 1, dtype=np.float64)
-    grid, moments = renyi_budgets(problem, grid)
+    grid, moments = _within_floats(*renyi_budgets(problem, grid))
     for order, moment in track(list(zip(grid, moments, strict=True)), "Rényi optima", show=progress):
         if order not in found:
             solve(float(order), float(moment))
@@ -200,11 +200,14 @@ def _over_orders(
     return tuple(orders), shape
 
 
+def _within_floats(orders: Array, moments: Array) -> tuple[Array, Array]:
+    usable = moments < _LARGEST_MOMENT
+    return orders[usable], moments[usable]
+
+
 def _scan(problem: Problem) -> list[tuple[float, float]]:
     """About eight orders over the range where the constraint can hold, each with its log moment."""
-    orders, moments = renyi_budgets(problem)
-    usable = moments < _LARGEST_MOMENT
-    orders, moments = orders[usable], moments[usable]
+    orders, moments = _within_floats(*renyi_budgets(problem))
     if not len(orders):
         raise ValueError("no Rényi order leaves a budget that floats can hold: use a larger delta or epsilon")
     chosen = np.unique(np.linspace(0, len(orders) - 1, 9)[1:].astype(int))

@@ -194,6 +194,18 @@ def test_pure_dp_bound_is_below_the_staircase_formula():
     assert found.cost == pytest.approx(exact, rel=2e-3)
 
 
+def test_a_noise_too_wide_for_the_cells_is_refused_before_memory_is():
+    with pytest.raises(ValueError, match=r"shifts wide.*certify=False"):
+        Cells.around(first_shape(Gaussian(1e4), 1.0))
+
+
+@pytest.mark.slow
+def test_a_large_epsilon_stays_in_the_floats():
+    found = convex_optimum(Problem(60.0, 1e-5, 3, 1.0, 1, "variance"))
+    assert found.epsilon.upper <= 60.0
+    assert all(order.bound <= order.cost for order in found.orders)
+
+
 def test_cone_program_refuses_what_it_cannot_do():
     with pytest.raises(TypeError, match="HockeyStick"):
         cone_optimum(Cells(4, 20, 0.9), HockeyStick(1.0, 1.0, 1e-3), LinearCost(2))
