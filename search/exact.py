@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from ..accounting import EpsilonInterval, calibrate, epsilon
 from ..accounting.api import choose
@@ -12,8 +13,6 @@ from ..accounting.release import Release
 from ..mechanisms import Mechanism
 from .constraint import Constraint
 
-_WIDTH = 5e-3  # of ε, aimed at for ranking: the upper end, which is used, is then off by about 1e-4 of itself
-_CLOSE = 3e-3  # relative error of ε from which the last secant step is taken without a further look
 _TRIES = 25
 _PASSES = 3  # over all constraints: rounding may undo one of them once
 
@@ -22,16 +21,35 @@ class SearchError(RuntimeError):
     """A calibrated noise did not pass its own check, or no family has a noise for the problem."""
 
 
-def exact_factor(constraints: Sequence[Constraint], shape: Mechanism, *, start: float = 1.0) -> float:
+class Effort(NamedTuple):
+    """How near a factor has to come to the budget."""
+
+    width: float
+    """Relative width of the ε interval asked for; its upper end is used, which is off by much less."""
+    close: float
+    """Relative error of ε from which the last secant step is taken without a further look."""
+    bracket: float
+    """Relative width of the bracket of factors at which a search around a jump of ε ends."""
+
+
+RANK = Effort(5e-3, 3e-3, 1e-5)
+"""Factors to about 1e-4: they rank the shapes of a refinement."""
+SWEEP = Effort(5e-2, 3e-2, 1e-2)
+"""Factors to about 1 %: they choose where a refinement starts."""
+
+
+def exact_factor(
+    constraints: Sequence[Constraint], shape: Mechanism, *, start: float = 1.0, effort: Effort = RANK
+) -> float:
     """The factor that brings the upper end of the exact interval of `shape` to ε under the hardest constraint.
 
-    Relative error about 1e-4: it ranks shapes, what is returned to a user is `calibrated`. `start` is a first guess.
+    As near as `effort` asks; what is returned to a user is `calibrated`. `start` is a first guess.
     """
     at = math.log(start)
     for i, asked in enumerate(constraints):
-        if i and _log_excess(asked, shape, at) <= 0:
+        if i and _log_excess(asked, shape, at, effort) <= 0:
             continue
-        at = _solve(asked, shape, at)
+        at = _solve(asked, shape, at, effort)
     return math.exp(at)
 
 
@@ -67,25 +85,25 @@ def _calibrate(asked: Constraint, shape: Mechanism) -> Mechanism:
     return calibrate(shape, epsilon=asked.epsilon, **asked.budget())
 
 
-def _log_excess(asked: Constraint, shape: Mechanism, log_factor: float) -> float:
+def _log_excess(asked: Constraint, shape: Mechanism, log_factor: float, effort: Effort) -> float:
     """log(ε/target) of the scaled shape, ε the upper end of a rough interval; −inf where ε is 0."""
-    upper = epsilon(shape.scaled(math.exp(log_factor)), **asked.budget(), relative_width=_WIDTH).upper
+    upper = epsilon(shape.scaled(math.exp(log_factor)), **asked.budget(), relative_width=effort.width).upper
     return math.log(upper / asked.epsilon) if upper > 0 else -math.inf
 
 
-def _solve(asked: Constraint, shape: Mechanism, at: float) -> float:
+def _solve(asked: Constraint, shape: Mechanism, at: float, effort: Effort) -> float:
     """The log factor at which ε is the target: secant steps inside a bracket; at a jump of ε its private side."""
     below, above = -math.inf, math.inf  # log factors with ε above and below the target
     slope, last = -1.3, (math.nan, math.nan)
     for _ in range(_TRIES):
-        value = _log_excess(asked, shape, at)
+        value = _log_excess(asked, shape, at, effort)
         below, above = (at, above) if value > 0 else (below, at)
-        if above - below < 1e-5:
+        if above - below < effort.bracket:
             break
         measured = (value - last[1]) / (at - last[0])
         is_measured = -20 < measured < -0.2
         slope = measured if is_measured else -1.3
-        if value == 0 or (is_measured and abs(value) <= _CLOSE):
+        if value == 0 or (is_measured and abs(value) <= effort.close):
             return at - value / slope
         last = at, value
         at += min(max(-value / slope, -3.0), 3.0)

@@ -24,7 +24,7 @@ from ..accounting import AccountantsDisagree
 from ..mechanisms import Mechanism, _validate
 from ._progress import track
 from .budget import Budget, budget_for
-from .exact import exact_factor, is_supported
+from .exact import RANK, SWEEP, Effort, exact_factor, is_supported
 from .problem import Problem
 
 Point = NDArray[np.float64]
@@ -117,6 +117,8 @@ class _Search:
     budget: Budget
     reason: str = ""
     """Why the last point was passed over."""
+    last_factor: float = 1.0
+    """Of the last shape with bounded support: where the search for the next one's starts."""
 
     def run(self, *, seed: int, progress: bool) -> Mechanism:
         points = self._sweep_points(seed)
@@ -154,20 +156,27 @@ class _Search:
         return any(asked.steps > 1 for asked in self.problem.constraints)
 
     def swept(self, point: Point) -> float:
-        """The cost at the cheap budget, or at the exact one for noise of bounded support, which has no other."""
-        return self._cost(point, self._cheap_factor)
+        """The cost at the cheap budget, or near the exact one for noise of bounded support, which has no other."""
+        return self._cost(point, lambda shape: self._cheap_factor(shape, SWEEP))
 
     def objective(self, point: Point) -> float:
         """The cost at the exact budget for one coordinate, at the cheap one otherwise."""
         return self._cost(point, self._exact_factor if self.is_scalar and self.is_composed else self._cheap_factor)
 
-    def _cheap_factor(self, shape: Mechanism) -> float:
-        if self.is_scalar and self.is_composed and shape.support < math.inf:
-            return exact_factor(self.problem.constraints, shape)
-        return self.budget.factor_of(shape)
+    def _cheap_factor(self, shape: Mechanism, effort: Effort = RANK) -> float:
+        if not self._has_no_cheap_budget(shape):
+            return self.budget.factor_of(shape)
+        self.last_factor = exact_factor(self.problem.constraints, shape, start=self.last_factor, effort=effort)
+        return self.last_factor
 
     def _exact_factor(self, shape: Mechanism) -> float:
+        if self._has_no_cheap_budget(shape):
+            return self._cheap_factor(shape)
         return exact_factor(self.problem.constraints, shape, start=self._cheap_factor(shape))
+
+    def _has_no_cheap_budget(self, shape: Mechanism) -> bool:
+        """Bounded noise has no finite Rényi divergence."""
+        return self.is_scalar and self.is_composed and shape.support < math.inf
 
     def _at_budget(self, point: Point) -> Mechanism:
         shape = self.family.shape(point)
