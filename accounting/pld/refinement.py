@@ -30,7 +30,8 @@ from .spread import product_pieces
 _MOST_POINTS = 2**21  # lattice points: about 100 MiB of arrays
 _MOST_PIECES = 2.0**20  # lattice points of a single step
 _MOST_JUMPS = 2.0**15  # pieces of a step's loss beyond the threshold
-_WIDE = 30.0
+_BANDS = 6  # of ever wider cuts
+_BAND_COST = 0.1  # a quarter of it is what each may add to the error of the lattice
 _ROUNDS = 6
 _WIDENINGS = 12
 _OUT_OF_RANGE = (Unresolved, OverflowError, ValueError)  # ValueError: math's complaint about NaN and logs of 0
@@ -280,18 +281,9 @@ class _Plain(_Way):
         if top - bottom > _MOST_PIECES * step:
             raise TooManyPoints((top - bottom) / step * (_MOST_POINTS / _MOST_PIECES))
         offset = self._offset(index, step)
-        direction = self.directions[index]
-        calm, wide = (self._calm(index), _WIDE * step) if direction == ADD else (math.inf, math.inf)
-        pieces = _pieces(event, direction, Cuts(self.depth, step, offset, calm, wide, self.fineness))
+        bands = _bands(self.coarse[index], self.saddle.tilt, step) if event.copies == 1 else ()
+        pieces = _pieces(event, self.directions[index], Cuts(self.depth, step, offset, bands, self.fineness))
         return (lattice.upper if upper else lattice.lower)(pieces, step, offset)
-
-    def _calm(self, index: int) -> float:
-        """For *add*: −loss below which so little mass lies that cuts `_WIDE` times as far apart cost a tenth."""
-        pieces = self.coarse[index]
-        order = np.argsort(pieces.mean_low)
-        below = np.cumsum(np.exp(pieces.log_mass_high[order]))
-        found = int(np.searchsorted(below, 0.1 / _WIDE**2))
-        return max(-float(pieces.mean_low[order][min(found, len(order) - 1)]), 0.0)
 
     def _on_ends(self, step: float) -> float:
         """A step near `step` that puts both ends of a bounded loss on the lattice: there may be atoms."""
@@ -385,7 +377,8 @@ class _Rare(_Way):
             if self.threshold - bottom > 2 * _MOST_POINTS * step:
                 raise TooManyPoints((self.threshold - bottom) / (2 * step))
             wide = max(step, 0.03 * self.deviation, (top - self.threshold) / _MOST_JUMPS)
-            pieces = _pieces(event, direction, Cuts(self.depth, step, offset, calm=self.threshold, wide_step=wide))
+            bands = [band for band in _bands(coarse, self.tilt, step, self.threshold) if band[0] < self.threshold]
+            pieces = _pieces(event, direction, Cuts(self.depth, step, offset, (*bands, (self.threshold, wide))))
             parts.append(split(pieces, self.threshold))
         if any(len(bulk.low) == 0 for bulk, _ in parts):
             raise TooManyPoints(math.inf)
@@ -421,6 +414,36 @@ def _pieces(event: Event, direction: str, cuts: Cuts) -> LossPieces:
         return scalar_pieces(event, direction, cuts)
     pair = product_pieces(event.mechanism, event.shift, event.copies)
     return sampled_pair(pair, event.sampling_rate, direction)
+
+
+def _bands(coarse: LossPieces, tilt: float, step: float, highest: float = np.inf) -> tuple[tuple[float, float], ...]:
+    """Where the cuts of a scalar pair may be 4, 16, … steps apart: a band adds a fortieth to the lattice's error.
+
+    Losses above `highest` do not count.
+
+    A piece of width w adds the variance w²/12 at most to the loss of its tilted mass. The cuts of a piece x <= t/2, at
+    loss v, cut its mirror image too, whose loss changes less.
+    """
+    half = len(coarse.low) // 2  # pieces, then their mirror images in the same order
+    with np.errstate(all="ignore"):
+        log_mass = np.where(coarse.mean_high <= highest, coarse.log_mass_high, -np.inf)
+        log_weight = log_mass + tilt * np.minimum(coarse.mean_high, highest)
+        weight = np.maximum(np.exp(log_weight - np.max(log_weight)), 0.0)
+        weight = np.maximum(weight / np.sum(weight), np.exp(log_mass))
+        width = coarse.high - coarse.low
+        share = np.nan_to_num(width[half : 2 * half] / width[:half], nan=1.0, posinf=1.0)
+        share = np.minimum(np.where(np.isfinite(width[:half]), share, 1.0), 1.0)
+    value = np.abs(coarse.mean_high[:half])
+    order = np.argsort(-value)
+    beyond = np.cumsum((weight[:half] + weight[half : 2 * half] * share**2)[order])
+    found = []
+    for level in range(1, _BANDS + 1):
+        light = int(np.searchsorted(beyond, _BAND_COST / 16**level))
+        start = float(value[order[min(light, half - 1)]])
+        if found and start <= found[-1][0]:
+            found.pop()
+        found.append((start, 4.0**level * step))
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=16)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,18 +36,26 @@ _KNOTS, _MIDDLE_KNOTS = 300, 60
 
 @dataclasses.dataclass(frozen=True)
 class Cuts:
-    """Where to cut: the sampled loss at offset + k·step/2 up to `calm`, and every wide_step/2 from there on.
+    """Where to cut: the sampled loss at offset + k·step/2, and every wider step/2 beyond the start of each band.
 
-    `depth` is −log of the probability of the outermost piece, where the loss is unbounded; `fineness` counts the
-    halvings of cells that do not follow the lattice (spherical noise).
+    `bands` are (start, step), starts rising: where there is little mass, cuts may be far apart. `depth` is −log of the
+    probability of the outermost piece, where the loss is unbounded; `fineness` counts the halvings of cells that do not
+    follow the lattice (spherical noise).
     """
 
     depth: float
     step: float = np.inf
     offset: float = 0.0
-    calm: float = np.inf
-    wide_step: float = np.inf
+    bands: tuple[tuple[float, float], ...] = ()
     fineness: int = 0
+
+    @property
+    def ranges(self) -> Iterator[tuple[float, float, float, float]]:
+        """(from, to, step, offset) of the sampled loss."""
+        starts = [-np.inf, *(start for start, _ in self.bands), np.inf]
+        yield starts[0], starts[1], self.step, self.offset
+        for (start, step), end in zip(self.bands, starts[2:], strict=True):
+            yield start, end, step, start
 
 
 def scalar_pieces(event: Event, direction: str, cuts: Cuts) -> LossPieces:
@@ -109,20 +118,20 @@ def _refine(knots: Array, loss: Array, rate: float, cuts: Cuts) -> Array:
     if value[-1] < value[0]:
         value, position = value[::-1], knots[::-1]
     low, high = float(value[0]), float(value[-1])
-    wanted = _multiples(low, min(high, cuts.calm), 0.5 * cuts.step, cuts.offset)
-    if high > cuts.calm:
-        wanted = np.append(wanted, _multiples(max(low, cuts.calm), high, 0.5 * cuts.wide_step, cuts.calm))
-    return np.union1d(knots, np.clip(np.interp(wanted, value, position), knots[0], knots[-1]))
+    wanted = [
+        _multiples(max(low, start), min(high, end), 0.5 * step, offset)
+        for start, end, step, offset in cuts.ranges
+        if max(low, start) < min(high, end)
+    ]
+    points = np.interp(np.concatenate(wanted), value, position) if wanted else knots[:0]
+    return np.union1d(knots, np.clip(points, knots[0], knots[-1]))
 
 
 def _refine_each(knots: Array, loss: Array, rate: float, cuts: Cuts) -> Array:
     """As `_refine`, for a loss that rises and falls: each interval by itself, as if ℓ were linear on it."""
     value = sampled(loss, rate)
     points = [knots]
-    for low, high, step, offset in (
-        (-np.inf, cuts.calm, cuts.step, cuts.offset),
-        (cuts.calm, np.inf, cuts.wide_step, cuts.calm),
-    ):
+    for low, high, step, offset in cuts.ranges:
         if not (low < high and np.isfinite(step)):
             continue
         bottom = np.clip(np.minimum(value[:-1], value[1:]), low, high)
