@@ -23,7 +23,7 @@ from .pieces import LossPieces, without_tails
 from .questions import DeltaQuestion, EpsilonQuestion, Question
 from .rare_losses import Jumps, RareLosses, placed, split
 from .saddle import Cumulant, Saddle
-from .sampling import ADD, REMOVE, direction_of, sampled_pair
+from .sampling import REMOVE, direction_of, sampled_pair
 from .scalar import Cuts, scalar_pieces
 from .spread import product_pieces
 
