@@ -250,8 +250,8 @@ def _less_one(
 ) -> NDArray[np.complex128]:
     """T·log X(z) at the `points`-th roots of unity z, for weights at indices from `first` on.
 
-    Adds T·log(|X| + e) to `log_size`, e the bound on the error of X, and the error of T·log X to `relative`. (Negligible
-    frequencies are left out of both results.)
+    Adds T·log(|X| + e) to `log_size`, e the bound on the error of X, and the error of T·log X to `relative`; where
+    `log_size` is found negligible, the result and its error are left out.
     """
     gamma = _gamma(points) + (len(weights) // points + 2) * _U  # folding adds that many rows
     direct = _fft(_folded(weights, first, points))

@@ -36,7 +36,7 @@ _ROUNDS = 6
 _WIDENINGS = 12
 _OUT_OF_RANGE = (Unresolved, OverflowError, ValueError)  # ValueError: math's complaint about NaN and logs of 0
 _FINEST = 2  # halvings of the cells of spherical noise, whose number grows fourfold with each
-_UPPER = 1 / 3  # the upper end is the guarantee: its lattice is finer, its error a tenth of the lower end's
+_UPPER = 1 / 5  # the upper end is the guarantee: its lattice is finer, its error a twentieth of the lower end's
 _FEW_STEPS = 100  # with fewer, a composition is no sum of many small losses and the plain way works
 _BLOWN_UP = 4.0  # tilted deviation over the untilted one from which rare losses are suspected
 
@@ -95,24 +95,25 @@ def refined_upper(events: Sequence[Event], direction: str, question: Question, *
         return 0.0
     best = nothing = question.nothing(upper=True)
     for way in _ways(events, direction, question):
-        best = min(best, _upper_by(way, question, enough))
-        is_settled = isinstance(way, _Plain) and not way.is_blown_up and best < nothing
-        if is_settled or best <= enough:
+        found, is_settled = _upper_by(way, question, enough)
+        best = min(best, found)
+        if best <= enough or (is_settled and best < nothing):
             break
     return best
 
 
-def _upper_by(way: _Way, question: Question, enough: float) -> float:
+def _upper_by(way: _Way, question: Question, enough: float) -> tuple[float, bool]:
+    """The upper end, and whether the lattice is as fine as the width asks (or finer than it takes to be `enough`)."""
     finest = _UPPER * way.first_step()
     step, best = finest if enough == -math.inf else 9 * finest, question.nothing(upper=True)
     while True:
         try:
             law, used = _with_room(way, step, upper=True)
         except _OUT_OF_RANGE:
-            return best
+            return best, False
         best = min(best, question.bound(law, upper=True, guess=way.guess))
         if best <= enough or used > 1.01 * step or step <= finest * (1 + 1e-9):
-            return best
+            return best, used <= 1.01 * step
         step = max(step / 3, finest)
 
 
@@ -133,15 +134,17 @@ def lattice_law(events: Sequence[Event], direction: str, question: Question) -> 
 
 
 def _refine(way: _Way, question: Question, best: tuple[float, float], enough: float) -> tuple[float, float]:
-    step, widest = way.first_step() * (3.0 if enough > -math.inf else 1.0), math.inf
+    step, widest, is_finest = way.first_step() * (3.0 if enough > -math.inf else 1.0), math.inf, False
     for _ in range(_ROUNDS):
         try:
-            upper_law, used = _with_room(way, _UPPER * step, upper=True)
-            best = best[0], min(best[1], question.bound(upper_law, upper=True, guess=way.guess))
+            if not is_finest:
+                law, used = _with_room(way, _UPPER * step, upper=True)
+                best = best[0], min(best[1], question.bound(law, upper=True, guess=way.guess))
+                is_finest = used > 1.01 * _UPPER * step
             if best[1] <= enough:
                 break
-            lower_law, used = _with_room(way, max(step, used / _UPPER), upper=False)
-            best = max(best[0], question.bound(lower_law, upper=False, guess=way.guess)), best[1]
+            law, used = _with_room(way, step, upper=False)
+            best = max(best[0], question.bound(law, upper=False, guess=way.guess)), best[1]
         except _OUT_OF_RANGE:
             break
         width = question.width(*best, way.slope)
@@ -150,6 +153,7 @@ def _refine(way: _Way, question: Question, best: tuple[float, float], enough: fl
         if width > 0.7 * widest:
             if not way.cut_finer():
                 break
+            is_finest = False
             continue
         widest = width
         step = used * min(max(0.85 / math.sqrt(width), 0.1), 0.7)
@@ -366,8 +370,12 @@ class _Rare(_Way):
     def _tilt(self) -> float:
         """The bulk's saddle point, or less where precision does not need so much."""
         highest = self.bulk.at_epsilon(self.guess, 50 / (self.question.relative_width * max(self.guess, 1e-12)))
-        allowance = max(math.log(1e-2 * self.question.relative_width / 1e-14), 1.0)
-        return self.bulk.least_tilt(self.guess, self.log_delta + 0.5 * allowance, highest.tilt).tilt
+        return self.bulk.least_tilt(self.guess, self.log_delta + self._digits, highest.tilt).tilt
+
+    @property
+    def _digits(self) -> float:
+        """−log of what δ may be, relative to the tilted law: half of what the transform resolves beyond the width."""
+        return 0.5 * max(math.log(1e-2 * self.question.relative_width / 1e-14), 1.0)
 
     def law(self, step: float, *, upper: bool) -> RareLosses:
         offsets = [self._offset(index, step) for index in range(len(self.events))]
@@ -385,12 +393,14 @@ class _Rare(_Way):
         move = lattice.upper if upper else lattice.lower
         laws = [move(bulk, step, offset) for (bulk, _), offset in zip(parts, offsets, strict=True)]
         counts = [event.steps for event in self.events]
-        bulk = self._compose(laws, counts, self.tilt, -35.0)
+        log_width = math.log(1e-3 * min(self.question.relative_width, 1e-2))
+        bulk = self._compose(laws, counts, self.tilt, max(log_width - self._digits - 2.0, -50.0))
+        beside_jump = max(log_width + 0.5 * max(self.log_delta, -600.0) - 2.0, -50.0)
         jumps, more, total = [], 0.0, 0.0
         for index, (_, pieces) in enumerate(parts):
             mass, loss, infinity = placed(pieces, upper=upper)
             one_less = [count - (other == index) for other, count in enumerate(counts)]
-            jumps.append(Jumps(counts[index] * mass, loss, self._compose(laws, one_less, 0.0, -50.0)))
+            jumps.append(Jumps(counts[index] * mass, loss, self._compose(laws, one_less, 0.0, beside_jump)))
             more += counts[index] * infinity
             total += counts[index] * float(np.sum(mass))
         return RareLosses(bulk, jumps, more + 0.5 * total**2 if upper else 0.0, upper)
