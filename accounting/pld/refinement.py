@@ -27,7 +27,8 @@ from .sampling import REMOVE, direction_of, sampled_pair
 from .scalar import Cuts, scalar_pieces
 from .spread import product_pieces
 
-_MOST_POINTS = 2**21  # lattice points: about 100 MiB of arrays
+_MOST_POINTS = 9 * 2**18  # lattice points: about 130 MiB of arrays
+_LEAST_ORDER = 0.5  # of the width in the lattice step: below it something else decides
 _MOST_PIECES = 2.0**20  # lattice points of a single step
 _MOST_JUMPS = 2.0**15  # pieces of a step's loss beyond the threshold
 _BANDS = 6  # of ever wider cuts
@@ -108,10 +109,10 @@ def _upper_by(way: _Way, question: Question, enough: float) -> tuple[float, bool
     step, best = finest if enough == -math.inf else 9 * finest, question.nothing(upper=True)
     while True:
         try:
-            law, used = _with_room(way, step, upper=True)
+            bound, used = _bound(way, question, step, upper=True)
         except _OUT_OF_RANGE:
             return best, False
-        best = min(best, question.bound(law, upper=True, guess=way.guess))
+        best = min(best, bound)
         if best <= enough or used > 1.01 * step or step <= finest * (1 + 1e-9):
             return best, used <= 1.01 * step
         step = max(step / 3, finest)
@@ -134,30 +135,44 @@ def lattice_law(events: Sequence[Event], direction: str, question: Question) -> 
 
 
 def _refine(way: _Way, question: Question, best: tuple[float, float], enough: float) -> tuple[float, float]:
-    step, widest, is_finest = way.first_step() * (3.0 if enough > -math.inf else 1.0), math.inf, False
+    step, before, is_finest = way.first_step() * (3.0 if enough > -math.inf else 1.0), (math.inf, math.inf), False
     for _ in range(_ROUNDS):
         try:
             if not is_finest:
-                law, used = _with_room(way, _UPPER * step, upper=True)
-                best = best[0], min(best[1], question.bound(law, upper=True, guess=way.guess))
+                upper, used = _bound(way, question, _UPPER * step, upper=True)
+                best = best[0], min(best[1], upper)
                 is_finest = used > 1.01 * _UPPER * step
             if best[1] <= enough:
                 break
-            law, used = _with_room(way, step, upper=False)
-            best = max(best[0], question.bound(law, upper=False, guess=way.guess)), best[1]
+            lower, used = _bound(way, question, step, upper=False)
+            best = max(best[0], lower), best[1]
         except _OUT_OF_RANGE:
             break
         width = question.width(*best, way.slope)
         if width <= 1 or used > 1.01 * step:
             break
-        if width > 0.7 * widest:
+        order = _order(width, step, *before)
+        if order < _LEAST_ORDER:
             if not way.cut_finer():
                 break
             is_finest = False
             continue
-        widest = width
-        step = used * min(max(0.85 / math.sqrt(width), 0.1), 0.7)
+        before = width, step
+        step *= min(max((0.72 / width) ** (1 / order), 0.1), 0.7)
     return best
+
+
+def _bound(way: _Way, question: Question, step: float, *, upper: bool) -> tuple[float, float]:
+    """The bound from one lattice, and its step."""
+    law, used = _with_room(way, step, upper=upper)
+    return question.bound(law, upper=upper, guess=way.guess), used
+
+
+def _order(width: float, step: float, wider: float, longer: float) -> float:
+    """The power of the lattice step that the width follows: 2, or 1 where most losses are small beside the step."""
+    if math.isinf(wider):
+        return 2.0
+    return min(max(math.log(wider / width) / math.log(longer / step), 0.0), 2.0)
 
 
 def _with_room(way: _Way, step: float, *, upper: bool) -> tuple[Composed | RareLosses, float]:
