@@ -234,7 +234,7 @@ def _spectrum(kinds: Kinds, tilted: Sequence[_Tilted], points: int) -> tuple[NDA
     exponent = np.empty(0, dtype=np.complex128)
     for (law, steps), t in zip(kinds, tilted, strict=True):
         centre = round((t.centre - law.offset) / law.step)
-        part = _less_one(t.weights, law.first - centre, points, steps, log_size, relative)
+        part = _log_power(t.weights, law.first - centre, points, steps, log_size, relative)
         if len(exponent):
             exponent += part
         else:
@@ -245,7 +245,7 @@ def _spectrum(kinds: Kinds, tilted: Sequence[_Tilted], points: int) -> tuple[NDA
     return exponent, 2 * _power(exponent, log_size, relative, turns % points, points) / points
 
 
-def _less_one(
+def _log_power(
     weights: Array, first: int, points: int, steps: int, log_size: Array, relative: Array
 ) -> NDArray[np.complex128]:
     """T·log X(z) at the `points`-th roots of unity z, for weights at indices from `first` on.
