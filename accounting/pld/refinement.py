@@ -38,7 +38,7 @@ _WIDENINGS = 12
 _OUT_OF_RANGE = (Unresolved, OverflowError, ValueError)  # ValueError: math's complaint about NaN and logs of 0
 _FINEST = 2  # halvings of the cells of spherical noise, whose number grows fourfold with each
 _UPPER = 1 / 5  # the upper end is the guarantee: its lattice is finer, its error a twentieth of the lower end's
-_FEW_STEPS = 100  # with fewer, a composition is no sum of many small losses and the plain way works
+_FEW_STEPS = 8  # with fewer, a composition is no sum of many small losses and the plain way works
 _BLOWN_UP = 4.0  # tilted deviation over the untilted one from which rare losses are suspected
 
 
@@ -325,35 +325,46 @@ class _Rare(_Way):
         super().__init__(events, direction, question)
         log_delta = question.log_delta if isinstance(question, EpsilonQuestion) else -20.0
         self.coarse = self._pieces(Cuts(60.0 + math.log(self.steps) - log_delta))
+        self.precision = question.relative_width  # of δ
         for _ in range(3):
-            self.threshold = self._threshold(log_delta)
-            bulks, jumps = zip(*(split(pieces, self.threshold) for pieces in self.coarse), strict=True)
-            self.bulk = self._cumulant(bulks)
-            self.jump_mass = np.concatenate(
-                [e.steps * np.exp(j.log_mass_high) for e, j in zip(events, jumps, strict=True)]
-            )
-            self.jump_loss = np.concatenate([j.mean_low for j in jumps])
-            if not isinstance(question, DeltaQuestion):
+            self._divide(log_delta)
+            self.guess = question.epsilon if isinstance(question, DeltaQuestion) else self._root(log_delta)
+            wanted = question.relative_width * min(max(self.slope * self.guess, 1e-3), 1.0)
+            if isinstance(question, DeltaQuestion):
+                log_delta = self._log_delta(question.epsilon)
+            elif wanted > 0.5 * self.precision:
                 break
-            log_delta = self._log_delta(question.epsilon)
+            self.precision = wanted
         self.log_delta = log_delta
-        self.guess = question.epsilon if isinstance(question, DeltaQuestion) else self._root(log_delta)
-        nearby = 0.05 * self.guess
-        fall = self._log_delta(self.guess) - self._log_delta(self.guess + nearby)
-        self.slope = max(fall / nearby, 1.0) if nearby > 0 else 1.0
         self.deviation = self.bulk.at(0.0).deviation
         self.tilt = self._tilt()
         self.depth = self._depth(log_delta)
+
+    def _divide(self, log_delta: float) -> None:
+        """Sets what depends on the threshold."""
+        self.threshold = self._threshold(log_delta)
+        bulks, jumps = zip(*(split(pieces, self.threshold) for pieces in self.coarse), strict=True)
+        self.bulk = self._cumulant(bulks)
+        parts = list(zip(self.events, jumps, strict=True))
+        self.jump_mass = np.concatenate([event.steps * np.exp(jump.log_mass_high) for event, jump in parts])
+        self.jump_loss = np.concatenate([jump.mean_low for jump in jumps])
+
+    @property
+    def slope(self) -> float:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """−d log δ/dε, roughly; at least 1."""
+        nearby = 0.05 * self.guess
+        fall = self._log_delta(self.guess) - self._log_delta(self.guess + nearby)
+        return max(fall / nearby, 1.0) if nearby > 0 else 1.0
 
     def rough_log_delta(self) -> float:
         return min(self._log_delta(self.guess), 0.0)
 
     def _threshold(self, log_delta: float) -> float:
-        """The loss that some step exceeds with probability √(width·δ): two such steps are little beside δ.
+        """The loss that some step exceeds with probability √(precision·δ/5): two such steps are little beside δ.
 
-        At most 1e10·width·δ, too: the law of the other steps, which multiplies this, is right to about 1e-14 only.
+        At most 1e10·precision·δ/5, too: the law of the other steps, which multiplies it, is right to about 1e-14 only.
         """
-        log_error = math.log(self.question.relative_width) + max(log_delta, -600.0)
+        log_error = math.log(0.2 * self.precision) + max(log_delta, -600.0)
         most = math.exp(min(0.5 * log_error, log_error + math.log(1e10)))
         losses = np.concatenate([p.mean_high for p in self.coarse])
         masses = np.concatenate(
@@ -390,7 +401,7 @@ class _Rare(_Way):
     @property
     def _digits(self) -> float:
         """−log of what δ may be, relative to the tilted law: half of what the transform resolves beyond the width."""
-        return 0.5 * max(math.log(1e-2 * self.question.relative_width / 1e-14), 1.0)
+        return 0.5 * max(math.log(1e-2 * self.precision / 1e-14), 1.0)
 
     def law(self, step: float, *, upper: bool) -> RareLosses:
         offsets = [self._offset(index, step) for index in range(len(self.events))]
@@ -408,7 +419,7 @@ class _Rare(_Way):
         move = lattice.upper if upper else lattice.lower
         laws = [move(bulk, step, offset) for (bulk, _), offset in zip(parts, offsets, strict=True)]
         counts = [event.steps for event in self.events]
-        log_width = math.log(1e-3 * min(self.question.relative_width, 1e-2))
+        log_width = math.log(1e-3 * min(self.precision, 1e-2))
         bulk = self._compose(laws, counts, self.tilt, max(log_width - self._digits - 2.0, -50.0))
         beside_jump = max(log_width + 0.5 * max(self.log_delta, -600.0) - 2.0, -50.0)
         jumps, more, total = [], 0.0, 0.0
