@@ -23,11 +23,12 @@ from .pieces import LossPieces, without_tails
 from .questions import DeltaQuestion, EpsilonQuestion, Question
 from .rare_losses import Jumps, RareLosses, placed, split
 from .saddle import Cumulant, Saddle
-from .sampling import REMOVE, direction_of, sampled_pair
-from .scalar import Cuts, scalar_pieces
+from .sampling import ADD, REMOVE, direction_of, sampled_pair
+from .scalar import Cuts, TooManyCuts, scalar_pieces
 from .spread import product_pieces
 
 _MOST_POINTS = 9 * 2**18  # lattice points: about 130 MiB of arrays
+_FEW_POINTS = 2**16
 _LEAST_ORDER = 0.5  # of the width in the lattice step: below it something else decides
 _MOST_PIECES = 2.0**20  # lattice points of a single step
 _MOST_JUMPS = 2.0**15  # pieces of a step's loss beyond the threshold
@@ -35,7 +36,7 @@ _BANDS = 6  # of ever wider cuts
 _BAND_COST = 0.1  # a quarter of it is what each may add to the error of the lattice
 _ROUNDS = 6
 _WIDENINGS = 12
-_OUT_OF_RANGE = (Unresolved, OverflowError, ValueError)  # ValueError: math's complaint about NaN and logs of 0
+_OUT_OF_RANGE = (Unresolved, TooManyCuts, OverflowError, ValueError)  # ValueError: of math, at NaN and logs of 0
 _FINEST = 2  # halvings of the cells of spherical noise, whose number grows fourfold with each
 _UPPER = 1 / 5  # the upper end is the guarantee: its lattice is finer, its error a twentieth of the lower end's
 _FEW_STEPS = 8  # with fewer, a composition is no sum of many small losses and the plain way works
@@ -152,13 +153,13 @@ def _refine(way: _Way, question: Question, best: tuple[float, float], enough: fl
         if width <= 1 or used > 1.01 * step:
             break
         order = _order(width, step, *before)
-        if order < _LEAST_ORDER:
-            if not way.cut_finer():
-                break
+        if order < _LEAST_ORDER and way.cut_finer():
             is_finest = False
-            continue
-        before = width, step
-        step *= min(max((0.72 / width) ** (1 / order), 0.1), 0.7)
+        elif order < _LEAST_ORDER and way.span > _FEW_POINTS * step:
+            break
+        else:  # how atoms lie between lattice points is a matter of luck: a stall may end on a much finer lattice
+            before = width, step
+            step *= min(max((0.72 / width) ** (1 / order), 0.1), 0.7) if order >= _LEAST_ORDER else 0.2
     return best
 
 
@@ -188,6 +189,8 @@ def _with_room(way: _Way, step: float, *, upper: bool) -> tuple[Composed | RareL
             return law, step
         except TooManyPoints as error:
             step *= 1.1 * max(error.points / _MOST_POINTS, 1.1)
+        except TooManyCuts as error:
+            step *= 1.1 * max(error.ratio, 1.1)
     raise Unresolved("no lattice has room")
 
 
@@ -411,8 +414,10 @@ class _Rare(_Way):
             if self.threshold - bottom > 2 * _MOST_POINTS * step:
                 raise TooManyPoints((self.threshold - bottom) / (2 * step))
             wide = max(step, 0.03 * self.deviation, (top - self.threshold) / _MOST_JUMPS)
-            bands = [band for band in _bands(coarse, self.tilt, step, self.threshold) if band[0] < self.threshold]
-            pieces = _pieces(event, direction, Cuts(self.depth, step, offset, (*bands, (self.threshold, wide))))
+            bands = _bands(coarse, self.tilt, step, self.threshold)
+            if direction != ADD:  # of *add* large losses are cut where their mirror images are
+                bands = (*(band for band in bands if band[0] < self.threshold), (self.threshold, wide))
+            pieces = _pieces(event, direction, Cuts(self.depth, step, offset, bands))
             parts.append(split(pieces, self.threshold))
         if any(len(bulk.low) == 0 for bulk, _ in parts):
             raise TooManyPoints(math.inf)
@@ -455,17 +460,17 @@ def _pieces(event: Event, direction: str, cuts: Cuts) -> LossPieces:
 def _bands(coarse: LossPieces, tilt: float, step: float, highest: float = np.inf) -> tuple[tuple[float, float], ...]:
     """Where the cuts of a scalar pair may be 4, 16, … steps apart: a band adds a fortieth to the lattice's error.
 
-    Losses above `highest` do not count.
+    Losses above `highest` do not count under the tilted law, as they are not composed.
 
     A piece of width w adds the variance w²/12 at most to the loss of its tilted mass. The cuts of a piece x <= t/2, at
     loss v, cut its mirror image too, whose loss changes less.
     """
     half = len(coarse.low) // 2  # pieces, then their mirror images in the same order
     with np.errstate(all="ignore"):
-        log_mass = np.where(coarse.mean_high <= highest, coarse.log_mass_high, -np.inf)
-        log_weight = log_mass + tilt * np.minimum(coarse.mean_high, highest)
-        weight = np.maximum(np.exp(log_weight - np.max(log_weight)), 0.0)
-        weight = np.maximum(weight / np.sum(weight), np.exp(log_mass))
+        is_bulk = coarse.mean_high <= highest
+        log_weight = np.where(is_bulk, coarse.log_mass_high + tilt * np.minimum(coarse.mean_high, highest), -np.inf)
+        weight = np.nan_to_num(np.exp(log_weight - np.max(log_weight)))
+        weight = np.maximum(weight / max(np.sum(weight), 1e-300), np.exp(coarse.log_mass_high))
         width = coarse.high - coarse.low
         share = np.nan_to_num(width[half : 2 * half] / width[:half], nan=1.0, posinf=1.0)
         share = np.minimum(np.where(np.isfinite(width[:half]), share, 1.0), 1.0)

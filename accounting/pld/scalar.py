@@ -30,8 +30,16 @@ Array = NDArray[np.float64]
 
 _EPS = float(np.finfo(np.float64).eps)
 _RIM = 8 * _EPS  # relative, around the end of a bounded support
-_MOST_CUTS = 2**23
+_MOST_CUTS = 3 * 2**17  # of one step's loss: about 100 MiB of arrays while they are made into pieces
 _KNOTS, _MIDDLE_KNOTS = 300, 60
+
+
+class TooManyCuts(Exception):
+    """A step's loss would be cut into more pieces than memory is meant for; `.ratio` says how many times as many."""
+
+    def __init__(self, cuts: float) -> None:
+        super().__init__(f"{cuts:.3g} cuts of one step's loss")
+        self.ratio = cuts / _MOST_CUTS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,13 +67,15 @@ class Cuts:
 
 
 def scalar_pieces(event: Event, direction: str, cuts: Cuts) -> LossPieces:
-    """Pieces of one step of `event` in `direction`."""
+    """Pieces of one step of `event` in `direction`. Raises TooManyCuts."""
     left, middle = _knots(event.mechanism, event.shift, cuts.depth)
     _, log_infinite = infinite_mass(event.mechanism, event.shift)
     if np.isfinite(cuts.step):
         refine = _refine_each if event.mechanism.density_shape is DensityShape.UNIMODAL else _refine
         left = refine(left, _loss_left(event.mechanism, event.shift, left), event.sampling_rate, cuts)
         middle = _refine(middle, _loss_middle(event.mechanism, event.shift, middle), event.sampling_rate, cuts)
+    if len(left) + len(middle) > _MOST_CUTS:
+        raise TooManyCuts(len(left) + len(middle))
     half = _half_line(event.mechanism, event.shift, left, middle)
     return sampled_line(half, event.sampling_rate, direction, log_infinite)
 
@@ -140,7 +150,7 @@ def _refine_each(knots: Array, loss: Array, rate: float, cuts: Cuts) -> Array:
         first = np.floor((bottom - offset) / (0.5 * step)) + 1
         count = np.maximum(np.ceil((top - offset) / (0.5 * step)) - first, 0)
         if not np.sum(count) <= _MOST_CUTS:
-            raise OverflowError(f"{np.sum(count):.3g} cuts of one step's loss")
+            raise TooManyCuts(float(np.sum(count)))
         index = np.repeat(np.arange(len(count)), count.astype(np.int64))
         number = first[index] + np.arange(len(index)) - (np.cumsum(count) - count)[index]
         wanted = unsampled(np.asarray(offset + 0.5 * step * number, dtype=np.float64), rate)
@@ -153,7 +163,7 @@ def _multiples(low: float, high: float, step: float, offset: float) -> Array:
     """offset + k·step strictly between low and high."""
     first, last = np.floor((low - offset) / step) + 1, np.ceil((high - offset) / step)
     if last - first > _MOST_CUTS:
-        raise OverflowError(f"{last - first:.3g} cuts of one step's loss")
+        raise TooManyCuts(float(last - first))
     return offset + step * np.arange(first, last) if last > first else np.empty(0)
 
 
