@@ -77,7 +77,7 @@ def calibrate(
     if isinstance(chosen, Best):
         chosen = chosen.first(events)
     start = _root(rough)
-    if chosen.resolution > _SMOOTH and epsilon > 0:
+    if chosen.resolution > _SMOOTH and epsilon > 0 and _is_smooth(event):
         found = _approached(_Search(chosen, event, shape, epsilon, delta), start)
         if found is not None:
             return found
@@ -146,6 +146,11 @@ class _Search:
         by_epsilon = rough(log_factor, self.epsilon * (1 + step)) - rough(log_factor, self.epsilon * (1 - step))
         slope = -by_factor / by_epsilon if by_epsilon < 0 and math.isfinite(by_factor) else -1.0
         return min(max(slope, -1e3), -0.1)
+
+
+def _is_smooth(event: Event) -> bool:
+    """Whether ε falls strictly with the noise: where a density has flat parts or jumps, ε may stay for a while."""
+    return event.is_spherical or not (event.mechanism.has_jumps or len(event.mechanism.breaks(_LARGEST_FACTOR)))
 
 
 def _log_ratio(epsilon: float, target: float) -> float:

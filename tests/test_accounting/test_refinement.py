@@ -14,7 +14,7 @@ from optnoise.accounting.event import Event
 from optnoise.accounting.pld import PrivacyLoss, refinement, scalar
 from optnoise.accounting.pld.questions import EpsilonQuestion
 from optnoise.accounting.pld.sampling import ADD, REMOVE, REPLACE
-from optnoise.mechanisms import GammaLaplace, Gaussian, Laplace, parse
+from optnoise.mechanisms import GammaLaplace, Gaussian, Laplace, Staircase, parse
 
 MIXTURE = parse("lmo:a1=0.1,a3=0.1,a4=0.1,theta=0.5,k=1,rate=5,low=1,high=2")
 PLD = PrivacyLoss()
@@ -143,6 +143,13 @@ def test_calibration_ends_within_a_ten_thousandth_below_the_target(shape, target
     assert epsilon(found, accountant="pld", **question).upper <= target
     sharp = epsilon(found, accountant="pld", relative_width=1e-5, **question)
     assert target * (1 - 1.2e-4) <= sharp.upper <= target
+
+
+def test_calibration_finds_the_end_of_a_plateau():
+    """A staircase whose period exceeds the shift loses 3 exactly, at any scale from 1 to 2: the least is wanted."""
+    shape = Staircase(period=1.0, fall=3.0, fraction=0.26).scaled(1.7)
+    found = calibrate(shape, epsilon=3.0, delta=1e-5, dimension=1, accountant="pld")
+    assert found.period == pytest.approx(1.0, abs=3e-5)
 
 
 def test_calibration_asks_few_compositions(monkeypatch):
