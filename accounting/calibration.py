@@ -40,8 +40,10 @@ def calibrate(
     """Scale `mechanism` (a shape, or the name of a one-parameter family) to the least noise with proven ε <= `epsilon`.
 
     Scaling by a factor divides the shift, and the worst shift is the largest, so the guarantee is monotone in the
-    factor. The bracket grows by doubling from the shape as given; the root is found in log δ, which is also
-    informative at ε = 0; the answer is checked once more as it will be used, and never overshoots the target.
+    factor. The bracket grows by doubling from the shape as given, by approximations where there are any. Privacy loss
+    distributions then take a few secants in log ε, the last ones as ε will be asked for; where ε may stay while the
+    noise grows, and for other accountants, the root is found in log δ, which is also informative at ε = 0, and checked
+    once more as it will be used. The answer never overshoots the target.
 
     Args:
         epsilon: target >= 0. The other arguments are as for `accounting.epsilon`.

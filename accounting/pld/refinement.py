@@ -462,8 +462,8 @@ def _bands(coarse: LossPieces, tilt: float, step: float, highest: float = np.inf
 
     Losses above `highest` do not count under the tilted law, as they are not composed.
 
-    A piece of width w adds the variance w²/12 at most to the loss of its tilted mass. The cuts of a piece x <= t/2, at
-    loss v, cut its mirror image too, whose loss changes less.
+    The chord over a piece of width w adds w²/6 to the variance of the loss on its mass; so does the lattice with w = h.
+    The cuts of a piece x <= t/2, at loss v, cut its mirror image too, whose loss changes less.
     """
     half = len(coarse.low) // 2  # pieces, then their mirror images in the same order
     with np.errstate(all="ignore"):
