@@ -178,7 +178,7 @@ def _order(width: float, step: float, wider: float, longer: float) -> float:
 
 def _with_room(way: _Way, step: float, *, upper: bool) -> tuple[Composed | RareLosses, float]:
     """The law on a lattice of `step`, or of a wider one if that needs too many points; and the step."""
-    step = max(step, 1.05 * way.span / _MOST_POINTS)
+    step = max(step, 1.05 * way.span / way.most_points)
     for _ in range(_WIDENINGS):
         if not 1e-290 < step < 1e290:
             raise Unresolved(f"a lattice step of {step}")
@@ -188,7 +188,7 @@ def _with_room(way: _Way, step: float, *, upper: bool) -> tuple[Composed | RareL
             way.span = step * (law.bulk if isinstance(law, RareLosses) else law).mass.size
             return law, step
         except TooManyPoints as error:
-            step *= 1.1 * max(error.points / _MOST_POINTS, 1.1)
+            step *= 1.1 * max(error.points / way.most_points, 1.1)
         except TooManyCuts as error:
             step *= 1.1 * max(error.ratio, 1.1)
     raise Unresolved("no lattice has room")
@@ -207,6 +207,7 @@ class _Way:
         self.events, self.question = list(events), question
         self.directions = [direction_of(event, direction) for event in events]
         self.steps = math.fsum(event.steps for event in events)
+        self.most_points = _MOST_POINTS
 
     def _offset(self, index: int, step: float) -> float:
         """A lattice with a point just below an atom: the top of a bounded loss, or log(1−q), where sampling leaves most
@@ -296,12 +297,12 @@ class _Plain(_Way):
         step = self._on_ends(step)
         laws = [self._lattice(index, step, upper=upper) for index in range(len(self.events))]
         kinds = [(law, event.steps) for law, event in zip(laws, self.events, strict=True)]
-        return compose(kinds, tilt=s, log_outside=log_outside, most_points=_MOST_POINTS)
+        return compose(kinds, tilt=s, log_outside=log_outside, most_points=self.most_points)
 
     def _lattice(self, index: int, step: float, *, upper: bool) -> lattice.LatticeLoss:
         event, (top, bottom) = self.events[index], _ends(self.coarse[index])
         if top - bottom > _MOST_PIECES * step:
-            raise TooManyPoints((top - bottom) / step * (_MOST_POINTS / _MOST_PIECES))
+            raise TooManyPoints((top - bottom) / step * (self.most_points / _MOST_PIECES))
         offset = self._offset(index, step)
         bands = _bands(self.coarse[index], self.saddle.tilt, step) if event.copies == 1 else ()
         pieces = _pieces(event, self.directions[index], Cuts(self.depth, step, offset, bands, self.fineness))
@@ -326,6 +327,7 @@ class _Rare(_Way):
 
     def __init__(self, events: Sequence[Event], direction: str, question: Question) -> None:
         super().__init__(events, direction, question)
+        self.most_points = 2 * _MOST_POINTS // (1 + len(self.events))  # as many laws are kept at once
         log_delta = question.log_delta if isinstance(question, EpsilonQuestion) else -20.0
         self.coarse = self._pieces(Cuts(60.0 + math.log(self.steps) - log_delta))
         self.precision = question.relative_width  # of δ
@@ -411,7 +413,7 @@ class _Rare(_Way):
         parts = []
         for coarse, offset, event, direction in zip(self.coarse, offsets, self.events, self.directions, strict=True):
             top, bottom = _ends(coarse)
-            if self.threshold - bottom > 2 * _MOST_POINTS * step:
+            if self.threshold - bottom > 2 * self.most_points * step:
                 raise TooManyPoints((self.threshold - bottom) / (2 * step))
             wide = max(step, 0.03 * self.deviation, (top - self.threshold) / _MOST_JUMPS)
             bands = _bands(coarse, self.tilt, step, self.threshold)
@@ -436,14 +438,13 @@ class _Rare(_Way):
             total += counts[index] * float(np.sum(mass))
         return RareLosses(bulk, jumps, more + 0.5 * total**2 if upper else 0.0, upper)
 
-    @staticmethod
     def _compose(
-        laws: Sequence[lattice.LatticeLoss], counts: Sequence[int], tilt: float, log_outside: float
+        self, laws: Sequence[lattice.LatticeLoss], counts: Sequence[int], tilt: float, log_outside: float
     ) -> Composed:
         kinds = [(law, count) for law, count in zip(laws, counts, strict=True) if count > 0]
         if not kinds:
             raise TooManyPoints(math.inf)
-        return compose(kinds, tilt=tilt, log_outside=log_outside, most_points=_MOST_POINTS)
+        return compose(kinds, tilt=tilt, log_outside=log_outside, most_points=self.most_points)
 
 
 def _pieces(event: Event, direction: str, cuts: Cuts) -> LossPieces:

@@ -2,14 +2,17 @@
 two ends, a limit on pieces, and calibration in few steps. None may make a bound false.
 """
 
+import gc
 import itertools
 import math
 import time
 import tracemalloc
+import weakref
 
 import numpy as np
 import pytest
 from optnoise.accounting import calibrate, epsilon
+from optnoise.accounting._roots import bracketed_root
 from optnoise.accounting.event import Event
 from optnoise.accounting.pld import PrivacyLoss, refinement, scalar
 from optnoise.accounting.pld.questions import EpsilonQuestion
@@ -199,3 +202,17 @@ def test_gates_of_time_width_and_memory(sigma, steps, rate, delta):
     start = time.process_time()
     calibrate(Gaussian(sigma), epsilon=interval.upper, **question)
     assert time.process_time() - start <= 2
+
+
+def test_a_root_is_found_without_keeping_the_function():
+    """Its arrays would stay in memory until the next garbage collection: twice the peak."""
+    gc.disable()
+    try:
+        holder = type("Holder", (), {"level": 0.3})()
+        root = bracketed_root(lambda x, holder=holder: holder.level - x, 0.0, 1.0)
+        watch = weakref.ref(holder)
+        del holder
+        assert root == pytest.approx(0.3)
+        assert watch() is None
+    finally:
+        gc.enable()
