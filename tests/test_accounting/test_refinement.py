@@ -14,7 +14,7 @@ import pytest
 from optnoise.accounting import calibrate, epsilon
 from optnoise.accounting._roots import bracketed_root
 from optnoise.accounting.event import Event
-from optnoise.accounting.pld import PrivacyLoss, refinement, scalar
+from optnoise.accounting.pld import PrivacyLoss, cutting, refinement, scalar, ways
 from optnoise.accounting.pld.questions import EpsilonQuestion
 from optnoise.accounting.pld.sampling import ADD, REMOVE, REPLACE
 from optnoise.mechanisms import GammaLaplace, Gaussian, Laplace, Staircase, parse
@@ -47,7 +47,7 @@ CASES = [
 def test_wide_cuts_keep_both_ends_and_nearly_the_width(event, delta, direction, monkeypatch):
     """Against cuts everywhere as fine as the lattice."""
     wide = ends(event, math.log(delta), direction)
-    monkeypatch.setattr(refinement, "_BANDS", 0)
+    monkeypatch.setattr(cutting, "_BANDS", 0)
     fine = ends(event, math.log(delta), direction)
     assert wide[0] <= fine[1]
     assert fine[0] <= wide[1]
@@ -57,9 +57,9 @@ def test_wide_cuts_keep_both_ends_and_nearly_the_width(event, delta, direction, 
 def test_wide_cuts_save_most_pieces():
     question = EpsilonQuestion(math.log(SMALL_SIGMA["delta"]), 1e-4)
     event = one(Gaussian(0.7), SMALL_SIGMA["steps"], SMALL_SIGMA["sampling_rate"])
-    way = refinement._Plain([event], REMOVE, question)
+    way = ways.PlainWay([event], REMOVE, question)
     step = way.first_step()
-    bands = refinement._bands(way.coarse[0], way.slope, step)
+    bands = cutting.wide_bands(way.coarse[0], way.slope, step)
     assert [width / step for _, width in bands] == sorted(width / step for _, width in bands)
     assert len(bands) >= 3
     banded, whole = (len(scalar.scalar_pieces(event, REMOVE, scalar.Cuts(60, step, 0, b)).low) for b in (bands, ()))
@@ -74,16 +74,16 @@ def test_beyond_a_band_lies_little_tilted_mass(direction):
     log_weight = pieces.log_mass_high + tilt * pieces.mean_high
     weight = np.exp(log_weight - np.max(log_weight))
     sign = -1 if direction == ADD else 1
-    for start, width in refinement._bands(pieces, tilt, 1.0):
+    for start, width in cutting.wide_bands(pieces, tilt, 1.0):
         beyond = float(np.sum(weight[sign * pieces.mean_high > start]) / np.sum(weight))
-        assert beyond * width**2 <= 1.01 * refinement._BAND_COST
+        assert beyond * width**2 <= 1.01 * cutting._BAND_COST
 
 
 def test_too_many_cuts_widen_the_lattice(monkeypatch):
     """The interval is as wide as memory makes it; it still holds ε."""
     event = one(Gaussian(1.0), 1, 0.1)
     narrow = PLD.epsilon([event], 1e-6, 1e-3)
-    monkeypatch.setattr(refinement, "_BANDS", 0)
+    monkeypatch.setattr(cutting, "_BANDS", 0)
     monkeypatch.setattr(scalar, "_MOST_CUTS", 1000)
     wide = PLD.epsilon([event], 1e-6, 1e-3)
     assert wide.upper - wide.lower > 2 * (narrow.upper - narrow.lower)
@@ -95,7 +95,7 @@ def test_a_lattice_without_room_leaves_the_other_end_as_fine_as_asked(monkeypatc
     """The upper end's lattice is the finer one; once it is capped, the lower end is still refined."""
     event = one(Gaussian(1.1), 2000, 0.01)
     free = ends(event, math.log(1e-5), REMOVE, 1e-4)
-    monkeypatch.setattr(refinement, "_MOST_POINTS", 12_000)
+    monkeypatch.setattr(ways, "MOST_POINTS", 12_000)
     capped = ends(event, math.log(1e-5), REMOVE, 1e-4)
     assert capped[1] > free[1] * (1 + 1e-6)
     assert capped[0] <= free[1]
@@ -208,8 +208,8 @@ def test_a_root_is_found_without_keeping_the_function():
     """Its arrays would stay in memory until the next garbage collection: twice the peak."""
     gc.disable()
     try:
-        holder = type("Holder", (), {"level": 0.3})()
-        root = bracketed_root(lambda x, holder=holder: holder.level - x, 0.0, 1.0)
+        holder = np.array([0.3])
+        root = bracketed_root(lambda x, holder=holder: float(holder[0]) - x, 0.0, 1.0)
         watch = weakref.ref(holder)
         del holder
         assert root == pytest.approx(0.3)
