@@ -21,7 +21,7 @@ _SHORTHANDS: dict[str, Callable[[], Mechanism]] = {"gaussian": lambda: Gaussian(
 _LARGEST_FACTOR = 1e100
 _WIDTH = 1e-3  # of ε; as `epsilon` has it by default, so that asking it confirms the target
 _SMOOTH = 1e-8  # resolution of accountants whose bounds are cheap and change smoothly with the noise
-_SLACK = 3e-5  # how far ε may end below its target; the proven upper end is up to 6e-5 above the truth besides
+_SLACK = 2e-5  # how far ε may end below its target; the proven upper end is up to 6e-5 above the truth besides
 _SECANTS = 8
 
 
