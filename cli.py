@@ -15,7 +15,7 @@ from rich.table import Table
 from . import __version__
 from .accounting import EpsilonInterval, Release, rounded_down, rounded_up
 from .cli_plan import plan_command
-from .mechanisms import FAMILIES, Mechanism, Noise, independent, parse
+from .mechanisms import FAMILIES, Mechanism, Noise, independent, inline, parse
 
 app = typer.Typer(
     name="optnoise",
@@ -387,8 +387,7 @@ def _print_guarantee(
             }
         )
         return
-    parameters = ",".join(f"{key}={value!r}" for key, value in mechanism.spec()["parameters"].items())
-    _out.print(f"{mechanism.family}:{parameters}", highlight=False, soft_wrap=True)
+    _out.print(inline(mechanism), highlight=False, markup=False, soft_wrap=True)
     meaning = f"the guarantee is the upper end, {rounded_up(interval.upper)}"
     if accountant == "cf":
         meaning = "a second opinion whose error is estimated, not proven: not a guarantee"

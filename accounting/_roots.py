@@ -21,5 +21,9 @@ def bracketed_root(
     function: Callable[[float], float], low: float, high: float, *, absolute: float = 1e-300, relative: float = 1e-14
 ) -> float:
     """A zero of `function` in [low, high], whose values at the ends differ in sign (Brent's method)."""
-    root: Any = optimize.brentq(function, low, high, xtol=absolute, rtol=relative, maxiter=2000)  # type: ignore[arg-type]
+    held = [function]  # SciPy's wrapper refers to itself: what it holds would stay in memory until the next collection
+    try:
+        root: Any = optimize.brentq(lambda x: held[0](x), low, high, xtol=absolute, rtol=relative, maxiter=2000)  # type: ignore[arg-type]
+    finally:
+        held.clear()
     return float(root)

@@ -47,8 +47,8 @@ def epsilon(
             order until one reaches the width. "cf" (characteristic functions) is an independent second opinion, whose
             error is estimated, not proven: not a guarantee.
         relative_width: width of the interval, as a fraction of ε, that is aimed at. Exact intervals are far below it,
-            "pld" refines its lattice until it is reached or memory ends (about 1e-5); the Rényi interval does not get
-            narrower on demand. The two ends show what was reached.
+            "pld" refines its lattice until it is reached or its arrays would exceed 150 MiB (at 1e-5 in the heaviest
+            cases, 1e-6 in most); the Rényi interval does not get narrower on demand. The ends show what was reached.
         verify: also ask every other accountant that supports the question, as far as it can resolve it.
 
     Raises:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from ..mechanisms import Gaussian, Laplace, Mechanism, Noise, SphericalGamma, _validate
 from ._roots import bracketed_root
+from .accountant import Accountant
 from .accountants import Best
 from .api import choose
 from .event import Event, to_events
@@ -18,6 +20,9 @@ NoiseT = TypeVar("NoiseT", bound=Noise)
 _SHORTHANDS: dict[str, Callable[[], Mechanism]] = {"gaussian": lambda: Gaussian(1.0), "laplace": lambda: Laplace(1.0)}
 _LARGEST_FACTOR = 1e100
 _WIDTH = 1e-3  # of ε; as `epsilon` has it by default, so that asking it confirms the target
+_SMOOTH = 1e-8  # resolution of accountants whose bounds are cheap and change smoothly with the noise
+_SLACK = 2e-5  # how far ε may end below its target; the proven upper end is up to 6e-5 above the truth besides
+_SECANTS = 8
 
 
 def calibrate(
@@ -35,8 +40,10 @@ def calibrate(
     """Scale `mechanism` (a shape, or the name of a one-parameter family) to the least noise with proven ε <= `epsilon`.
 
     Scaling by a factor divides the shift, and the worst shift is the largest, so the guarantee is monotone in the
-    factor. The bracket grows by doubling from the shape as given; the root is found in log δ, which is also
-    informative at ε = 0; the answer is checked once more as it will be used, and never overshoots the target.
+    factor. The bracket grows by doubling from the shape as given, by approximations where there are any. Privacy loss
+    distributions then take a few secants in log ε, the last ones as ε will be asked for; where ε may stay while the
+    noise grows, and for other accountants, the root is found in log δ, which is also informative at ε = 0, and checked
+    once more as it will be used. The answer never overshoots the target.
 
     Args:
         epsilon: target >= 0. The other arguments are as for `accounting.epsilon`.
@@ -59,6 +66,7 @@ def calibrate(
     (event,) = events
     chosen, target = choose(events, accountant), math.log(delta)
 
+    @functools.cache
     def rough(log_factor: float) -> float:
         """About log δ at the target ε, less the target: falls with the factor."""
         return min(max(chosen.log_delta_rough([event.scaled(math.exp(log_factor))], epsilon), -1e5), 0.0) - target
@@ -70,9 +78,13 @@ def calibrate(
 
     if isinstance(chosen, Best):
         chosen = chosen.first(events)
-    resolution = chosen.resolution
-    root = _polished(excess, _root(rough), resolution)
-    nudge = 0.1 * resolution
+    start = _root(rough)
+    if chosen.resolution > _SMOOTH and epsilon > 0 and _is_smooth(event):
+        found = _approached(_Search(chosen, event, shape, epsilon, delta), start)
+        if found is not None:
+            return found
+    root = _polished(excess, start, chosen.resolution)
+    nudge = 0.1 * chosen.resolution
     return _land(shape, math.exp(root), nudge, lambda m: _exceeds(chosen, event, m, epsilon, target))
 
 
@@ -102,6 +114,67 @@ def _root(excess: Callable[[float], float]) -> float:
             if low < -math.log(_LARGEST_FACTOR):
                 raise ValueError("every noise of this shape meets the target, down to 1e-100 of the given one")
     return bracketed_root(excess, low, high, absolute=1e-3)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Search:
+    """ε by the log factor, for an accountant whose bounds cost much and follow the noise in small steps only."""
+
+    accountant: Accountant
+    event: Event
+    shape: Any
+    epsilon: float
+    delta: float
+
+    def excess(self, log_factor: float, width: float) -> float:
+        """log of the proven ε over the target, from a lattice for this relative width."""
+        event = self.event.scaled(math.exp(log_factor))
+        return _log_ratio(self.accountant.epsilon_upper([event], self.delta, width), self.epsilon)
+
+    def final(self, log_factor: float) -> tuple[Any, float]:
+        """The scaled noise, and the same excess as it will be confirmed: by `epsilon` with its default width."""
+        scaled = self.shape.scaled(math.exp(log_factor))
+        event = dataclasses.replace(self.event, mechanism=scaled)
+        return scaled, _log_ratio(self.accountant.epsilon([event], self.delta, _WIDTH).upper, self.epsilon)
+
+    def slope(self, log_factor: float) -> float:
+        """d log ε/d log factor at a given δ, about, from the two derivatives of the rough log δ."""
+        step = 0.01
+
+        def rough(log_factor: float, epsilon: float) -> float:
+            return self.accountant.log_delta_rough([self.event.scaled(math.exp(log_factor))], epsilon)
+
+        by_factor = rough(log_factor + step, self.epsilon) - rough(log_factor - step, self.epsilon)
+        by_epsilon = rough(log_factor, self.epsilon * (1 + step)) - rough(log_factor, self.epsilon * (1 - step))
+        slope = -by_factor / by_epsilon if by_epsilon < 0 and math.isfinite(by_factor) else -1.0
+        return min(max(slope, -1e3), -0.1)
+
+
+def _is_smooth(event: Event) -> bool:
+    """Whether ε falls strictly with the noise: where a density has flat parts or jumps, ε may stay for a while."""
+    return event.is_spherical or not (event.mechanism.has_jumps or len(event.mechanism.breaks(_LARGEST_FACTOR)))
+
+
+def _log_ratio(epsilon: float, target: float) -> float:
+    """log(ε/target), kept within ±20."""
+    return math.log(min(max(epsilon / target, 1e-9), 1e9))
+
+
+def _approached(search: _Search, start: float) -> Any:
+    """The scaled noise with a proven ε in [(1 − _SLACK)·target, target], by secants; None if that does not work out."""
+    slope = search.slope(start)
+    at, excess = start, search.excess(start, 3 * _WIDTH)
+    for _ in range(_SECANTS):
+        following = at - (excess + 0.3 * _SLACK) / slope
+        if not abs(following - at) < 0.5:
+            return None
+        scaled, change = search.final(following)
+        if -_SLACK <= change <= 0:
+            return scaled
+        if abs(following - at) > 1e-4:  # nearer ones differ by their lattices
+            slope = min(max((change - excess) / (following - at), 2 * slope), 0.5 * slope)
+        at, excess = following, change
+    return None
 
 
 def _polished(excess: Callable[[float], float], rough: float, resolution: float) -> float:

@@ -453,7 +453,7 @@ def gates(rows: list[Row], calibrations: list[Calibrated], slacks: list[float]) 
         (
             "calibrated ε within 1e-4 below its target, worst",
             all(-1e-4 <= c.slack <= 0 for c in calibrations),
-            f"{min(c.slack for c in calibrations):.1g}",
+            f"{min(c.slack for c in calibrations):.2g}",
         ),
     ]
     return [["gate", "met", "measured"], *([text, "yes" if met else "NO", str(value)] for text, met, value in lines)]

@@ -19,7 +19,7 @@ from ..mechanisms import Mechanism
 from .factored import FactoredGradient
 from .recorded import wide_dtype
 
-_BLOCK = 2**20  # coordinates drawn at a time
+_BLOCK = 2**20  # coordinates drawn at a time; a full block of Gaussian noise is drawn in float32 (`Mechanism.sample`)
 
 
 @final
@@ -111,7 +111,8 @@ def release(
 class _NoiseStream:
     """The noise of one release, `total` coordinates of it, drawn block by block across the parameters.
 
-    A draw of many coordinates is the cheapest, and a block is the largest temporary.
+    A draw of many coordinates is the cheapest, and a block is the largest temporary. Models with 2^20 parameters or
+    more get full blocks, which for Gaussian noise are float32 draws: see `Mechanism.sample`.
     """
 
     def __init__(self, mechanism: Mechanism, generator: torch.Generator, total: int) -> None:

@@ -1,4 +1,6 @@
-"""Drawing noise with torch. The generator is the only source of randomness; everything is float64 until the end."""
+"""Drawing noise with torch. The generator is the only source of randomness; everything is float64 until the end, but
+for long draws of Gaussian noise (see `Gaussian._draw`).
+"""
 
 from __future__ import annotations
 

@@ -119,6 +119,16 @@ def parse(text: str) -> Noise:
     raise ValueError(f"expected a noise file or FAMILY:KEY=VALUE,… with FAMILY one of {', '.join(_ALL)}; got {text!r}")
 
 
+def inline(noise: Noise) -> str:
+    """The noise as inline text, which `parse` reads back to an equal one."""
+    parameters = noise.spec()["parameters"]
+    return f"{noise.family}:" + ",".join(f"{key}={_text(value)}" for key, value in parameters.items())
+
+
+def _text(value: Any) -> str:
+    return ";".join(map(repr, value)) if isinstance(value, list | tuple) else repr(value)
+
+
 def load(path: str | Path) -> Noise:
     """The noise in a JSON file: a noise document, or a search result with its best noise first."""
     try:

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 from optnoise.cli import main
-from optnoise.mechanisms import load
+from optnoise.mechanisms import load, parse
 from references import approx
 
 LMO = "lmo:a1=0.1,a3=0.1,a4=0.1,theta=0.5,k=1,rate=5,low=1,high=2"
@@ -42,6 +42,18 @@ def test_account_published_example_by_dimension(run, dimension, low, high):
     assert code == 0
     assert low <= epsilon["upper"] <= high
     assert epsilon["lower"] <= epsilon["estimate"] <= epsilon["upper"]
+
+
+@pytest.mark.parametrize(
+    "text", ["gaussian_mixture:sigma=1.3,means=0;1,weights=0.3;0.7", "tabulated:knots=1;2;5,slopes=0;1;3;0.5"]
+)
+def test_account_prints_noise_that_it_reads(run, text):
+    """Lists of parameters, too: the first line can be given to the next command."""
+    code, out, _ = run("account", text, "--delta", "1e-5", "--dimension", "1")
+    assert code == 0
+    first = out.splitlines()[0]
+    assert parse(first) == parse(text)
+    assert run("account", first, "--delta", "1e-5", "--dimension", "1")[1] == out
 
 
 def test_text_is_rounded_outwards(run):

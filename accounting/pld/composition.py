@@ -39,6 +39,7 @@ import numpy as np
 import scipy.fft
 from numpy.typing import NDArray
 
+from .._numba import njit
 from .lattice import LatticeLoss
 
 Array = NDArray[np.float64]
@@ -121,8 +122,9 @@ def compose(kinds: Kinds, *, tilt: float, log_outside: float, most_points: int) 
         raise TooManyPoints(needed)
     points = int(scipy.fft.next_fast_len(max(needed, 16), real=True))  # type: ignore[arg-type]
     spectrum, spread = _spectrum(kinds, tilted, points)
-    mass = np.asarray(scipy.fft.irfft(spectrum, points))
     doubled = 2 * float(np.sum(np.abs(spectrum))) / points
+    mass = np.asarray(scipy.fft.irfft(spectrum, points, overwrite_x=True))
+    del spectrum
     error = spread + _gamma(points) * doubled
     first_loss = offset + step * start
     total = math.fsum(steps * (t.log_constant + tilt * t.centre) for (_, steps), t in zip(kinds, tilted, strict=True))
@@ -228,50 +230,88 @@ def _gamma(points: int) -> float:
 def _spectrum(kinds: Kinds, tilted: Sequence[_Tilted], points: int) -> tuple[NDArray[np.complex128], float]:
     """(Π X̂^T, bound on the error that its inverse transform inherits, per entry)."""
     half = points // 2 + 1
-    log_size, parts, turns = np.zeros(half), [], 0
+    log_size, relative, turns = np.zeros(half), np.zeros(half), 0
+    exponent = np.empty(0, dtype=np.complex128)
     for (law, steps), t in zip(kinds, tilted, strict=True):
         centre = round((t.centre - law.offset) / law.step)
-        less_one, error = _transform(t.weights, law.first - centre, points, steps)
-        parts.append((less_one, error, steps))
+        part = _log_power(t.weights, law.first - centre, points, steps, log_size, relative)
+        if len(exponent):
+            exponent += part
+        else:
+            exponent = part
         turns += steps * centre
-        with np.errstate(divide="ignore"):
-            log_size += steps * np.log(np.abs(1 + less_one) + error)
-    kept = np.flatnonzero(log_size > _NEGLIGIBLE)
-    exponent, relative = np.zeros(len(kept), dtype=np.complex128), np.zeros(len(kept))
-    for less_one, error, steps in parts:
-        part, e = less_one[kept], error[kept]
-        exponent += steps * _log1p(part)
-        relative += steps * (e + 6 * _U * np.abs(part) + 4 * _U * (np.abs(1 + part) < 0.5)) / (np.abs(1 + part) + e)
-    phase = -2j * math.pi * ((kept * (turns % points)) % points) / points  # below 2^53: exact
-    relative += 8 * _U * (np.abs(exponent) + 2 * math.pi)
-    spectrum = np.zeros(half, dtype=np.complex128)
-    spectrum[kept] = np.exp(exponent + phase)
-    lost = np.full(half, math.exp(_NEGLIGIBLE))
-    if log_size.max() > 1:
+    if not log_size.max() <= 1:
         raise Unresolved("rounding outweighs the transform")
-    lost[kept] = relative * np.exp(log_size[kept])
-    return spectrum, 2 * float(np.sum(lost)) / points
+    return exponent, 2 * _power(exponent, log_size, relative, turns % points, points) / points
 
 
-def _transform(weights: Array, first: int, points: int, steps: int) -> tuple[NDArray[np.complex128], Array]:
-    """(X(z) − 1, bound on its error) at the `points`-th roots of unity z, for weights at indices from `first` on."""
+def _log_power(
+    weights: Array, first: int, points: int, steps: int, log_size: Array, relative: Array
+) -> NDArray[np.complex128]:
+    """T·log X(z) at the `points`-th roots of unity z, for weights at indices from `first` on.
+
+    Adds T·log(|X| + e) to `log_size`, e the bound on the error of X, and the error of T·log X to `relative`; where
+    `log_size` is found negligible, the result and its error are left out.
+    """
     gamma = _gamma(points) + (len(weights) // points + 2) * _U  # folding adds that many rows
-    direct = _fft(_folded(weights, first, points)) - 1
-    error = np.full(direct.shape, gamma + 4 * _U)
-    if steps < _BY_PARTS_FROM:
-        return direct, error
-    index = first + np.arange(len(weights), dtype=np.float64)
-    mean, spread = float(np.sum(weights * index)), float(np.sum(weights * np.abs(index)))
-    rounding = 4 * _U * math.sqrt(len(weights) + 16)
-    twice = _tail_sums(_tail_sums(weights, first), first)
-    size = float(np.sum(np.abs(twice)))
-    angle = 2 * math.pi * np.arange(len(direct)) / points
-    step = -2j * np.sin(angle / 2) * np.exp(-0.5j * angle)  # z − 1 without cancellation
-    by_parts = step * (mean + step * _fft(_folded(twice, first, points)))
-    length = np.abs(step)
-    by_parts_error = length * (length * size * (gamma + 2 * rounding) + 40 * _U * spread) + 8 * _U * np.abs(by_parts)
-    better = by_parts_error < error
-    return np.where(better, by_parts, direct), np.where(better, by_parts_error, error)
+    direct = _fft(_folded(weights, first, points))
+    twice, mean, by_angle, by_square = np.empty(0, dtype=np.complex128), 0.0, 0.0, 0.0
+    if steps >= _BY_PARTS_FROM:
+        index = first + np.arange(len(weights), dtype=np.float64)
+        mean = float(np.sum(weights * index))
+        by_angle = 40 * _U * float(np.sum(weights * np.abs(index)))
+        sums = _tail_sums(_tail_sums(weights, first), first)
+        by_square = float(np.sum(np.abs(sums))) * (gamma + 8 * _U * math.sqrt(len(weights) + 16))
+        twice = _fft(_folded(sums, first, points))
+    _logarithms(direct, twice, mean, by_angle, by_square, gamma + 4 * _U, float(steps), points, log_size, relative)
+    return direct
+
+
+@njit()
+def _logarithms(direct, twice, mean, by_angle, by_square, direct_error, steps, points, log_size, relative):  # pyright: ignore
+    """X in `direct` becomes T·log X (module docstring, 2 and 3)."""
+    for j in range(len(direct)):
+        part, error = direct[j] - 1, direct_error
+        if len(twice):
+            angle = 2 * math.pi * j / points
+            sine = math.sin(angle / 2)
+            length = 2 * abs(sine)
+            step = complex(-2 * sine * sine, -2 * sine * math.cos(angle / 2))  # z − 1 without cancellation
+            parts = step * (mean + step * twice[j])
+            parts_error = length * (length * by_square + by_angle) + 8 * _U * abs(parts)
+            if parts_error < error:
+                part, error = parts, parts_error
+        size = abs(1 + part)
+        log_size[j] += steps * math.log(size + error)
+        if log_size[j] <= 2 * _NEGLIGIBLE:  # other kinds cannot raise it: |X| <= 1
+            direct[j], log_size[j] = 0.0, -math.inf
+            continue
+        a, b = part.real, part.imag
+        if size < 0.5:  # a zero: its power is 0 all the same
+            real = max(math.log(math.hypot(1 + a, b)), -1e5)
+        else:
+            real = 0.5 * math.log1p(max(a * (2 + a) + b * b, -0.9))
+        own = error + 6 * _U * abs(part) + (4 * _U if size < 0.5 else 0.0)
+        relative[j] += steps * own / (size + error)
+        direct[j] = steps * complex(real, math.atan2(b, 1 + a))
+
+
+@njit()
+def _power(exponent, log_size, relative, turns, points):  # pyright: ignore
+    """exp(exponent)·z^turns, in place; returns the sum of its errors."""
+    lost = 0.0
+    for j in range(len(exponent)):
+        if log_size[j] <= _NEGLIGIBLE:
+            exponent[j] = 0.0
+            lost += math.exp(_NEGLIGIBLE)
+            continue
+        phase = -2 * math.pi * ((j * turns) % points) / points  # below 2^53: exact
+        own = relative[j] + 8 * _U * (abs(exponent[j]) + 2 * math.pi)
+        lost += own * math.exp(log_size[j])
+        size = math.exp(exponent[j].real)
+        angle = exponent[j].imag + phase
+        exponent[j] = complex(size * math.cos(angle), size * math.sin(angle))
+    return lost * (1 + len(exponent) * _U)
 
 
 def _fft(values: Array) -> NDArray[np.complex128]:
@@ -298,15 +338,6 @@ def _running_sums(values: Array) -> Array:
     blocks = np.cumsum(blocks.reshape(-1, width), axis=1)
     blocks[1:] += np.cumsum(blocks[:-1, -1])[:, None]
     return blocks.reshape(-1)[: len(values)]
-
-
-def _log1p(z: NDArray[np.complex128]) -> NDArray[np.complex128]:
-    """log(1 + z): its error is a few roundings of |z|, and for |1+z| < 1/2 a few of 1/|1+z|."""
-    a, b = z.real, z.imag
-    with np.errstate(divide="ignore"):
-        near_one = 0.5 * np.log1p(np.maximum(a * (2 + a) + b * b, -0.9))
-        far = np.maximum(np.log(np.hypot(1 + a, b)), -1e5)  # a zero: its power is 0 all the same
-    return np.where(np.hypot(1 + a, b) < 0.5, far, near_one) + 1j * np.arctan2(b, 1 + a)
 
 
 def _folded(weights: Array, first: int, points: int) -> Array:

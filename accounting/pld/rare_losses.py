@@ -24,12 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._numba import njit
-from .._roots import falling_root
+from .._roots import bracketed_root
 from .composition import Composed
 from .pieces import LossPieces
 from .reading import log_delta_bound
 
 Array = NDArray[np.float64]
+
+_LANDING = 1e-10  # relative precision of ε
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,12 +113,15 @@ class RareLosses:
 
         if excess(0.0) <= 0:
             return 0.0
-        high = guess
+        low, high, part = 0.0, guess, 0.01
         while excess(high) > 0:
-            high *= 1.5
+            low, high, part = high, high * (1 + part), min(2 * part, 0.5)
             if high > 1e6 * guess:
                 return math.inf if self.upper else 0.0
-        root, nudge = falling_root(excess, high), 1e-13
+        while low < (lower := high * (1 - part)) and excess(lower) <= 0:
+            high, part = lower, min(2 * part, 1.0)
+        root = bracketed_root(excess, max(low, lower), high, absolute=_LANDING * high, relative=_LANDING)
+        nudge = _LANDING
         while (excess(root) > 0) == self.upper and excess(root) != 0:  # land on the safe side
             root *= 1 + nudge if self.upper else 1 - nudge
             nudge *= 4

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,34 +30,52 @@ Array = NDArray[np.float64]
 
 _EPS = float(np.finfo(np.float64).eps)
 _RIM = 8 * _EPS  # relative, around the end of a bounded support
-_MOST_CUTS = 2**23
+_MOST_CUTS = 3 * 2**17  # of one step's loss: about 100 MiB of arrays while they are made into pieces
 _KNOTS, _MIDDLE_KNOTS = 300, 60
+
+
+class TooManyCuts(Exception):
+    """A step's loss would be cut into more pieces than memory is meant for; `.ratio` says how many times as many."""
+
+    def __init__(self, cuts: float) -> None:
+        super().__init__(f"{cuts:.3g} cuts of one step's loss")
+        self.ratio = cuts / _MOST_CUTS
 
 
 @dataclasses.dataclass(frozen=True)
 class Cuts:
-    """Where to cut: the sampled loss at offset + k·step/2 up to `calm`, and every wide_step/2 from there on.
+    """Where to cut: the sampled loss at offset + k·step/2, and every wider step/2 beyond the start of each band.
 
-    `depth` is −log of the probability of the outermost piece, where the loss is unbounded; `fineness` counts the
-    halvings of cells that do not follow the lattice (spherical noise).
+    `bands` are (start, step), starts rising: where there is little mass, cuts may be far apart. `depth` is −log of the
+    probability of the outermost piece, where the loss is unbounded; `fineness` counts the halvings of cells that do not
+    follow the lattice (spherical noise).
     """
 
     depth: float
     step: float = np.inf
     offset: float = 0.0
-    calm: float = np.inf
-    wide_step: float = np.inf
+    bands: tuple[tuple[float, float], ...] = ()
     fineness: int = 0
+
+    @property
+    def ranges(self) -> Iterator[tuple[float, float, float, float]]:
+        """(from, to, step, offset) of the sampled loss."""
+        starts = [-np.inf, *(start for start, _ in self.bands), np.inf]
+        yield starts[0], starts[1], self.step, self.offset
+        for (start, step), end in zip(self.bands, starts[2:], strict=True):
+            yield start, end, step, start
 
 
 def scalar_pieces(event: Event, direction: str, cuts: Cuts) -> LossPieces:
-    """Pieces of one step of `event` in `direction`."""
+    """Pieces of one step of `event` in `direction`. Raises TooManyCuts."""
     left, middle = _knots(event.mechanism, event.shift, cuts.depth)
     _, log_infinite = infinite_mass(event.mechanism, event.shift)
     if np.isfinite(cuts.step):
         refine = _refine_each if event.mechanism.density_shape is DensityShape.UNIMODAL else _refine
         left = refine(left, _loss_left(event.mechanism, event.shift, left), event.sampling_rate, cuts)
         middle = _refine(middle, _loss_middle(event.mechanism, event.shift, middle), event.sampling_rate, cuts)
+    if len(left) + len(middle) > _MOST_CUTS:
+        raise TooManyCuts(len(left) + len(middle))
     half = _half_line(event.mechanism, event.shift, left, middle)
     return sampled_line(half, event.sampling_rate, direction, log_infinite)
 
@@ -109,20 +128,20 @@ def _refine(knots: Array, loss: Array, rate: float, cuts: Cuts) -> Array:
     if value[-1] < value[0]:
         value, position = value[::-1], knots[::-1]
     low, high = float(value[0]), float(value[-1])
-    wanted = _multiples(low, min(high, cuts.calm), 0.5 * cuts.step, cuts.offset)
-    if high > cuts.calm:
-        wanted = np.append(wanted, _multiples(max(low, cuts.calm), high, 0.5 * cuts.wide_step, cuts.calm))
-    return np.union1d(knots, np.clip(np.interp(wanted, value, position), knots[0], knots[-1]))
+    wanted = [
+        _multiples(max(low, start), min(high, end), 0.5 * step, offset)
+        for start, end, step, offset in cuts.ranges
+        if max(low, start) < min(high, end)
+    ]
+    points = np.interp(np.concatenate(wanted), value, position) if wanted else knots[:0]
+    return np.union1d(knots, np.clip(points, knots[0], knots[-1]))
 
 
 def _refine_each(knots: Array, loss: Array, rate: float, cuts: Cuts) -> Array:
     """As `_refine`, for a loss that rises and falls: each interval by itself, as if ℓ were linear on it."""
     value = sampled(loss, rate)
     points = [knots]
-    for low, high, step, offset in (
-        (-np.inf, cuts.calm, cuts.step, cuts.offset),
-        (cuts.calm, np.inf, cuts.wide_step, cuts.calm),
-    ):
+    for low, high, step, offset in cuts.ranges:
         if not (low < high and np.isfinite(step)):
             continue
         bottom = np.clip(np.minimum(value[:-1], value[1:]), low, high)
@@ -131,7 +150,7 @@ def _refine_each(knots: Array, loss: Array, rate: float, cuts: Cuts) -> Array:
         first = np.floor((bottom - offset) / (0.5 * step)) + 1
         count = np.maximum(np.ceil((top - offset) / (0.5 * step)) - first, 0)
         if not np.sum(count) <= _MOST_CUTS:
-            raise OverflowError(f"{np.sum(count):.3g} cuts of one step's loss")
+            raise TooManyCuts(float(np.sum(count)))
         index = np.repeat(np.arange(len(count)), count.astype(np.int64))
         number = first[index] + np.arange(len(index)) - (np.cumsum(count) - count)[index]
         wanted = unsampled(np.asarray(offset + 0.5 * step * number, dtype=np.float64), rate)
@@ -144,7 +163,7 @@ def _multiples(low: float, high: float, step: float, offset: float) -> Array:
     """offset + k·step strictly between low and high."""
     first, last = np.floor((low - offset) / step) + 1, np.ceil((high - offset) / step)
     if last - first > _MOST_CUTS:
-        raise OverflowError(f"{last - first:.3g} cuts of one step's loss")
+        raise TooManyCuts(float(last - first))
     return offset + step * np.arange(first, last) if last > first else np.empty(0)
 
 

@@ -4,6 +4,7 @@ A few cases in the default tier; random ones, over many orders of magnitude of e
 """
 
 import math
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -137,3 +138,15 @@ def test_random_compositions(block):
         events, delta = random_case(seed, kinds=2 + seed % 2)
         width = assert_sound(events, delta)
         assert width <= 1e-2, (seed, events, delta, width)
+
+
+@pytest.mark.slow
+def test_memory_of_random_compositions():
+    """One to three kinds, at a width that many cannot reach: at most 150 MiB."""
+    for seed in range(24):
+        events, delta = random_case(seed, 1 + seed % 3)
+        tracemalloc.start()
+        PLD.epsilon(events, delta, 1e-5)
+        peak = tracemalloc.get_traced_memory()[1] / 2**20
+        tracemalloc.stop()
+        assert peak <= 150, (seed, events, delta)

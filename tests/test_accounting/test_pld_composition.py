@@ -78,6 +78,8 @@ KINDS = [
     [(RARE, 100)],
     [(COIN, 3), (SKEW, 90)],
     [(COIN, 40), (RARE, 50), (dataclasses.replace(SKEW, offset=0.03), 60)],
+    [(COIN, 250), (RARE, 50)],  # frequencies that the first alone makes negligible
+    [(RARE, 50), (COIN, 250)],
 ]
 
 

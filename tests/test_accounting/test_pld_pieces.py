@@ -213,13 +213,13 @@ def test_masses_add_up_under_both_laws(noise, rate, direction, cuts):
 @pytest.mark.parametrize("noise", [n for n in NOISES if not isinstance(n, Laplace)], ids=repr)
 @pytest.mark.parametrize("rate", [1.0, 0.3])
 def test_fine_pieces_are_as_narrow_as_the_lattice_asks(noise, rate):
-    """No piece with mass is wider than a lattice step, save beyond `calm`, where steps are wide."""
+    """No piece with mass is wider than a lattice step, save beyond the start of a band, where steps are wide."""
     event, step = Event(noise, 1.0, 1, rate, 1), 1e-3
     for direction in directions(event):
         fine = scalar_pieces(event, direction, Cuts(60.0, step))
         matters = fine.log_mass_low > -25
         assert np.max((fine.high - fine.low)[matters]) <= step
-        calm = scalar_pieces(event, direction, Cuts(60.0, step, 0.0, 0.05, 0.1))
+        calm = scalar_pieces(event, direction, Cuts(60.0, step, 0.0, ((0.05, 0.1),)))
         near = (fine.high - fine.low)[matters & (np.maximum(fine.high, -fine.low) < 0.05)]
         assert np.max(near) <= step
         assert len(calm.low) < len(fine.low)
@@ -232,7 +232,7 @@ def test_curves_bracket_the_level_set_computation(noise, rate):
     event = Event(noise, 1.0, 1, rate, 1)
     top = max(scalar.log_delta_bounds(event, 0.0)[1], -600)
     for direction in (REMOVE, ADD, REPLACE):
-        pieces = scalar_pieces(event, direction, Cuts(60.0, 1e-3 * rate, 0.0, rate, 0.05))
+        pieces = scalar_pieces(event, direction, Cuts(60.0, 1e-3 * rate, 0.0, ((rate, 0.05),)))
         for epsilon in (0.0, 0.01 * rate, 0.1 * rate, 0.3 * rate):
             bounds = scalar.log_delta_bounds_add if direction == ADD else scalar.log_delta_bounds
             low, high = np.exp(bounds(event, epsilon))

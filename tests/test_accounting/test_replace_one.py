@@ -61,7 +61,7 @@ def test_smaller_shifts_would_not_dominate(noise, rate):
 @pytest.mark.parametrize("rate", [0.9, 0.3, 0.02])
 def test_pieces_of_replace_have_the_dominating_curve(noise, rate):
     """For γ below and above 1: what is composed is the claim, up to the width of the pieces."""
-    pieces = scalar_pieces(Event(noise, 2.0, 1, rate, 1), REPLACE, Cuts(60.0, 2e-3 * rate, 0.0, 2.0, 0.01))
+    pieces = scalar_pieces(Event(noise, 2.0, 1, rate, 1), REPLACE, Cuts(60.0, 2e-3 * rate, 0.0, ((2.0, 0.01),)))
     u_low, u, u_high = (np.exp(-loss) for loss in (pieces.high, pieces.mean_high, pieces.low))
     with np.errstate(invalid="ignore"):
         weight = np.where(u_high > u_low, np.clip((u_high - u) / (u_high - u_low), 0.0, 1.0), 1.0)

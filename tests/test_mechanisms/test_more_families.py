@@ -15,8 +15,12 @@ from optnoise.mechanisms import (
     GeneralisedGaussian,
     Laplace,
     Mechanism,
+    ScaleMixture,
+    SphericalGamma,
     Staircase,
+    Tabulated,
     TruncatedLaplace,
+    inline,
     parse,
     register,
 )
@@ -137,6 +141,22 @@ def test_mixture_drops_match_mpmath(x, width):
 )
 def test_text_forms(text, noise):
     assert parse(text) == noise
+    assert parse(inline(noise)) == noise
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        Gaussian(1 / 3),
+        Tabulated((1.0, 2.0, 5.0), (0.0, 1.0, 3.0, 0.5)),
+        Tabulated((), (2.0,)),
+        ScaleMixture(uniform_weight=2.0, uniform_low=1.0, uniform_high=1.0),
+        SphericalGamma.gaussian(10**6, 2.0),
+    ],
+    ids=lambda noise: noise.family,
+)
+def test_inline_text_is_read_back(noise):
+    assert parse(inline(noise)) == noise
 
 
 @pytest.mark.parametrize(
