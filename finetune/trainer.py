@@ -95,22 +95,24 @@ class PrivateTrainer(Trainer):
     ) -> None:
         _check_own_arguments(mechanism, privacy, per_example_loss, more)
         args = private_arguments(args or TrainingArguments(output_dir="tmp_trainer"), privacy)
-        self._plan = Plan(mechanism=mechanism, privacy=privacy, noise_seed=noise_seed, rules=rules, fallback=fallback)
-        self._run: PrivateRun | None = None
+        self._private_plan = Plan(
+            mechanism=mechanism, privacy=privacy, noise_seed=noise_seed, rules=rules, fallback=fallback
+        )
+        self._private_run: PrivateRun | None = None
         self._log_training_loss = log_training_loss
         more["callbacks"] = [PrivacyCallback(self), *(more.pop("callbacks", None) or [])]
         super().__init__(model, args, data_collator, train_dataset, eval_dataset, **more)
         check_placement(self)
-        self._derived = per_example_loss is None
-        self._loss = derived_loss(self._own_model()) if per_example_loss is None else per_example_loss
-        self._ledger = Path(str(args.output_dir)) / "ledger.jsonl" if ledger is None else ledger
+        self._loss_is_derived = per_example_loss is None
+        self._example_loss = derived_loss(self._own_model()) if per_example_loss is None else per_example_loss
+        self._private_ledger = Path(str(args.output_dir)) / "ledger.jsonl" if ledger is None else ledger
 
     # ---- what is being done -------------------------------------------------------------------------------------
 
     @property
     def privacy(self) -> PrivacySettings:
         """What the guarantee depends on."""
-        return self._plan.privacy
+        return self._private_plan.privacy
 
     @property
     def steps_per_epoch(self) -> int:
@@ -120,9 +122,9 @@ class PrivateTrainer(Trainer):
     @property
     def private_run(self) -> PrivateRun:
         """The latest `train()`, with its ledger and budget. Raises RuntimeError before the first."""
-        if self._run is None:
+        if self._private_run is None:
             raise RuntimeError("no private training was begun: call train()")
-        return self._run
+        return self._private_run
 
     def _own_model(self) -> nn.Module:
         assert self.model is not None
@@ -157,9 +159,9 @@ class PrivateTrainer(Trainer):
         check_placement(self)
         folder = self._checkpoint_folder(resume_from_checkpoint)
         size = self._check_data()
-        self._run = PrivateRun(
-            self._plan,
-            self._ledger,
+        self._private_run = PrivateRun(
+            self._private_plan,
+            self._private_ledger,
             dataset_size=size,
             dimension=sum(p.numel() for p in trainable_parameters(self._own_model()).values()),
             resume=folder,
@@ -167,7 +169,7 @@ class PrivateTrainer(Trainer):
         try:
             output = super().train(folder, trial, ignore_keys_for_eval, **more)
         finally:
-            self._run.end()
+            self._private_run.end()
             self.is_in_train = False
         return output if self._log_training_loss else output._replace(training_loss=float("nan"))
 
@@ -178,7 +180,7 @@ class PrivateTrainer(Trainer):
         rows = self._training_rows(range(min(_FIRST_ROWS, run.dataset_size)))
         check_first_rows(
             self._own_model(),
-            lambda batch: self._losses(self._own_model(), batch),
+            lambda batch: self._example_losses(self._own_model(), batch),
             rows,
             self.data_collator,
             tolerance=_TOLERANCE.get(str(self.accelerator.mixed_precision), _HALF_TOLERANCE),
@@ -189,7 +191,7 @@ class PrivateTrainer(Trainer):
         return LogicalBatches(
             self.train_dataset,
             self.steps_per_epoch,
-            draw=self._draw,
+            draw=self._draw_batch,
             position=lambda: self.state.global_step,
         )
 
@@ -207,25 +209,24 @@ class PrivateTrainer(Trainer):
         self._set_train_mode(model)
         total = torch.zeros((), device=self.args.device)
         for rows in microbatches(self._training_rows(batch.indices.tolist()), self.args.train_batch_size):
-            inputs = send_to_device(self.data_collator(rows), self.args.device)
             with training.record(len(rows)) as recording:
-                losses = self._losses(model, inputs)
+                losses = self._example_losses(model, self.data_collator(rows))
                 recording.backward(losses)
             total += losses.detach().sum()
         self._free_memory()
         training.privatise()
         return total / max(1, len(batch)) if self._log_training_loss else torch.zeros_like(total)
 
-    def _draw(self) -> Any:
+    def _draw_batch(self) -> Any:
         batch = self.private_run.draw(self.state.global_step)
         if batch is None:
             self.control.should_training_stop = True
         return batch
 
-    def _losses(self, model: nn.Module, batch: Any) -> Tensor:
+    def _example_losses(self, model: nn.Module, batch: Any) -> Tensor:
         try:
             with self.accelerator.autocast():
-                return self._loss(model, send_to_device(batch, self.args.device))
+                return self._example_loss(model, send_to_device(batch, self.args.device))
         except KeyError as error:
             found = f"the batch has {', '.join(map(str, batch))}" if isinstance(batch, Mapping) else "see its columns"
             raise ValueError(
@@ -245,13 +246,15 @@ class PrivateTrainer(Trainer):
     # ---- data ---------------------------------------------------------------------------------------------------
 
     def _training_rows(self, indices: Any) -> list[Any]:
-        used = columns_of(self._own_model()) if self._derived else None
+        used = columns_of(self._own_model()) if self._loss_is_derived else None
         rows = rows_at(self.train_dataset, indices)
         return [without_unused(row, used) for row in rows] if self.args.remove_unused_columns else rows
 
     def _check_data(self) -> int:
         size = checked_size(self.train_dataset, self.privacy.divisor)
-        check_columns(self._training_rows([0])[0], self.data_collator, derived=self._derived)
+        first = rows_at(self.train_dataset, [0])[0]
+        if self._loss_is_derived and isinstance(first, Mapping):
+            check_columns(list(first), self._training_rows([0])[0], self.data_collator)
         return size
 
     def _checkpoint_folder(self, resume: str | bool | None) -> str | None:
@@ -266,8 +269,8 @@ class PrivateTrainer(Trainer):
 
     def log(self, logs: dict[str, float], *arguments: Any, **more: Any) -> None:
         """As `Trainer.log`, with ε; without the training loss, unless that was asked for."""
-        if self._run is not None:
-            self._run.annotate(logs)
+        if self._private_run is not None:
+            self._private_run.annotate(logs)
         if not self._log_training_loss:
             logs.pop("loss", None)
             logs.pop("train_loss", None)
@@ -275,7 +278,7 @@ class PrivateTrainer(Trainer):
 
     def get_total_train_batch_size(self, args: Any, *arguments: Any, **more: Any) -> int:
         """The expected size of a logical batch, for the Trainer's statistics."""
-        rows = 0 if self.train_dataset is None else len(self.train_dataset)
+        rows = 0 if self._private_run is None else self._private_run.dataset_size
         return max(1, round(self.privacy.sampling_rate * rows))
 
     def floating_point_ops(self, inputs: Any, *arguments: Any, **more: Any) -> int:

@@ -28,7 +28,7 @@ class PrivacyCallback(TrainerCallback):
         state.epoch = state.global_step / self._trainer.steps_per_epoch  # also in an epoch that was resumed half way
         if not self._trainer.private_run.may_go_on(state.global_step):
             control.should_training_stop = control.should_log = True
-            control.should_save = control.should_save or args.save_strategy != SaveStrategy.NO
+            control.should_save = control.should_save or args.save_strategy == SaveStrategy.STEPS
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more) -> None:
         folder = Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"

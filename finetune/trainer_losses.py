@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -75,15 +75,17 @@ def columns_of(model: nn.Module) -> set[str]:
     return {*inspect.signature(base_model(model).forward).parameters, *LABELS}
 
 
-def check_columns(row: Any, collate: Callable[[list[Any]], Any], *, derived: bool) -> None:
-    """Raise ValueError if a derived loss would not find its labels among the columns of the first row."""
-    if not derived or not isinstance(row, Mapping):
+def check_columns(columns: Collection[str], row: Any, collate: Callable[[list[Any]], Any]) -> None:
+    """Raise ValueError if a derived loss finds labels neither in `row` nor in what the collator makes of it.
+
+    `columns` are those of the data set, for the message.
+    """
+    if any(name in row for name in LABELS) or "labels" in collate([row]):
         return
-    if not any(name in row for name in LABELS) and "labels" not in collate([row]):
-        raise ValueError(
-            f"the loss needs a column labels, and the train_dataset has {', '.join(map(str, row))}; rename the column, "
-            "or pass per_example_loss"
-        )
+    raise ValueError(
+        f"the loss needs a column labels, and the train_dataset has {', '.join(columns)}; rename the column, or pass "
+        "per_example_loss"
+    )
 
 
 def check_first_rows(

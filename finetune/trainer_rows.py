@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any, final
 
+from torch.utils.data import IterableDataset
+
 from .sampling import LogicalBatch
 
 BATCH = "logical_batch"
@@ -15,7 +17,10 @@ def checked_size(dataset: Any, divisor: float) -> int:
     """The number n of training records. Raises ValueError if it is unknown, or below the expected batch."""
     if dataset is None:
         raise ValueError("expected a train_dataset, got None")
-    if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
+    if isinstance(dataset, Mapping):
+        raise ValueError(f"expected one train_dataset, got a mapping of {', '.join(map(str, dataset))}: choose a split")
+    streams = isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
+    if streams or not isinstance(dataset, Sized):
         raise ValueError(
             f"expected a train_dataset with a length and rows by index, got {type(dataset).__name__}: a stream has no "
             "records to draw with a known probability; load it into a map-style data set"
