@@ -309,6 +309,10 @@ def _check_own_arguments(mechanism: Any, privacy: Any, per_example_loss: Any, mo
 
 def _innermost(optimizer: Any) -> torch.optim.Optimizer:
     """torch's own optimizer behind accelerate's wrapper: the wrapper's steps go through it."""
-    while not isinstance(inner := getattr(optimizer, "optimizer", None), type(None)):
+    while (inner := getattr(optimizer, "optimizer", None)) is not None:
         optimizer = inner
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise ValueError(
+            f"expected an optimizer of torch.optim, or one derived from it, got {type(optimizer).__name__}"
+        )
     return optimizer

@@ -71,6 +71,7 @@ _REFUSED = (
         lambda value: value != "random",
         "batches are Poisson samples, sorted by length inside; leave it out",
     ),
+    _Refusal("group_by_length", _is_set, "batches are Poisson samples, sorted by length inside; leave it out"),
     _Refusal("dataloader_drop_last", _is_set, "a Poisson batch of any size is a step; leave it out"),
     _Refusal("data_seed", lambda value: value is not None, "who is drawn is secret; noise_seed repeats a test"),
     _Refusal(
@@ -118,7 +119,9 @@ _REFUSED = (
 def check_arguments(args: TrainingArguments) -> None:
     """Raise ValueError naming the first argument that private training does not take, and the way out."""
     for refusal in _REFUSED:
-        value = getattr(args, refusal.name, None)
+        if not hasattr(args, refusal.name):  # not every version of transformers has each of them
+            continue
+        value = getattr(args, refusal.name)
         if refusal.refused(value):
             shown = getattr(value, "value", value)
             raise ValueError(f"PrivateTrainer does not take {refusal.name}={shown!r}: {refusal.reason}")

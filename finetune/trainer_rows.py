@@ -66,8 +66,12 @@ def without_unused(row: Any, used: set[str] | None) -> Any:
     if not isinstance(row, Mapping):
         return row
     if used is None:
-        return {name: value for name, value in row.items() if not isinstance(value, str)}
+        return {name: value for name, value in row.items() if not _is_text(value)}
     return {name: value for name, value in row.items() if name in used}
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) or (isinstance(value, list | tuple) and any(isinstance(part, str) for part in value))
 
 
 @final

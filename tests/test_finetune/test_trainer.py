@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from model_zoo import build, data, losses_of, train_part
+from model_zoo import build, data, losses_of, train_part, with_adapters
 from optnoise.accounting import Ledger, epsilon
 from optnoise.finetune import PrivacySettings, PrivateTrainer, causal_lm_losses, make_private
 from optnoise.finetune.trainer_arguments import check_arguments, private_arguments
@@ -310,7 +310,7 @@ def test_b65_bf16_autocast_stays_near_float32(tmp_path):
 
 def test_columns_of_text_and_the_like_do_not_reach_the_collator(tmp_path):
     plain = rows_of()
-    table = datasets.Dataset.from_list([{**row, "text": "secret", "number": 7} for row in plain])
+    table = datasets.Dataset.from_list([{**row, "text": "secret", "texts": ["secret"], "number": 7} for row in plain])
     seen = set()
 
     def watching(rows):
@@ -464,19 +464,58 @@ def test_nothing_is_left_behind_by_a_failure(error, tmp_path):
         trainer.train()
 
 
-def test_only_the_step_after_the_noise_is_allowed(tmp_path):
-    class Greedy(TrainerCallback):
-        def on_optimizer_step(self, args, state, control, optimizer=None, **more):
-            optimizer.step()
+class Foreign(TrainerCallback):
+    """Steps the optimizer by itself: once too often, or with a closure (which computes gradients without noise)."""
 
+    def __init__(self, closure):
+        self.closure = closure
+
+    def on_pre_optimizer_step(self, args, state, control, optimizer=None, **more):
+        if self.closure is not None:
+            optimizer.step(self.closure)
+
+    def on_optimizer_step(self, args, state, control, optimizer=None, **more):
+        optimizer.step()
+
+
+@pytest.mark.parametrize("closure", [None, lambda: None])
+def test_b58_only_the_step_after_the_noise_is_allowed(closure, tmp_path):
+    model = build("roberta")
+    trainer = private(tmp_path, model, callbacks=[Foreign(closure)])
     with pytest.raises(RuntimeError, match="would not be private"):
-        private(tmp_path / "a", callbacks=[Greedy()]).train()
-    trainer = private(tmp_path / "b")
+        trainer.train()
+    assert trainer.private_run.ledger.steps == 1
+
+
+def test_b33_batches_of_another_loader_are_refused(tmp_path):
+    """B33: the ε is that of Poisson samples, so a shuffled loader cannot take their place."""
+    trainer = private(tmp_path)
     with pytest.raises(RuntimeError, match="no private training"):
         trainer.training_step(trainer.model, {})
     trainer.get_train_dataloader = lambda: [collate(rows_of()[:2])]
     with pytest.raises(RuntimeError, match="its own get_train_dataloader"):
         trainer.train()
+
+
+def test_b60_adapters_move_by_the_learning_rate_in_the_first_adam_step(tmp_path):
+    model = train_part(build("gpt2").float(), "lora").float()
+    before = weights(model)
+    args = {"optim": "adamw_torch", "learning_rate": 1e-4, "lr_scheduler_type": "constant"}
+    trainer = private(tmp_path, model, family="gpt2", args=args, privacy={"steps": 1})
+    trainer.train()
+    moves = {name: float((value - before[name]).abs().max()) for name, value in weights(model).items()}
+    for name, move in moves.items():
+        assert move == pytest.approx(1e-4 if "lora_" in name else 0.0, rel=0.02), name
+
+
+def test_b76_a_trained_model_can_be_trained_again(tmp_path):
+    """Two runs on one model are two runs by hand, one after another."""
+    model, twin = build("roberta"), build("roberta")
+    args = {"optim": "sgd", "lr_scheduler_type": "constant", "learning_rate": 0.1}
+    for run in range(2):
+        private(tmp_path / str(run), model, args=args).train()
+        by_hand(twin, "roberta", optimizer=torch.optim.SGD(twin.parameters(), lr=0.1), size=4)
+    assert_equal(weights(model), weights(twin))
 
 
 # ---- ε in the log, and the budget -------------------------------------------------------------------------------
@@ -590,15 +629,20 @@ def with_dropout():
     return model
 
 
-@pytest.mark.parametrize("stop", [3, 4])
-def test_b72_a_resumed_seeded_run_is_bit_equal(stop, tmp_path):
+def with_dropout_and_adapters():
+    return with_adapters(build("gpt2").float(), dropout=0.2).float()
+
+
+@pytest.mark.parametrize(("stop", "family"), [(3, "roberta"), (4, "roberta"), (3, "gpt2")])
+def test_b72_a_resumed_seeded_run_is_bit_equal(stop, family, tmp_path):
     """Model, Adam state, schedule, dropout, noise and samples go on where they were, also at the end of an epoch."""
+    model = with_dropout if family == "roberta" else with_dropout_and_adapters
     args = {"save_strategy": "steps", "save_steps": 1, "optim": "adamw_torch"}
-    whole = private(tmp_path / "whole", with_dropout(), args=args)
+    whole = private(tmp_path / "whole", model(), family=family, args=args)
     whole.train()
-    half = private(tmp_path / "half", with_dropout(), args=args, callbacks=[Interrupt(stop)])
+    half = private(tmp_path / "half", model(), family=family, args=args, callbacks=[Interrupt(stop)])
     half.train()
-    rest = private(tmp_path / "half", with_dropout(), args=args)
+    rest = private(tmp_path / "half", model(), family=family, args=args)
     output = rest.train(resume_from_checkpoint=str(tmp_path / "half" / f"checkpoint-{stop}"))
     assert_equal(weights(rest.model), weights(whole.model))
     assert output.global_step == Ledger(tmp_path / "half" / "ledger.jsonl").steps == 6
@@ -856,6 +900,16 @@ def test_rows_are_sorted_by_length_inside_a_batch():
     rows = [{"input_ids": [0] * n} for n in (3, 1, 2, 5)] + [{"x": torch.zeros(4, 2), "y": torch.tensor(3)}]
     assert [[length_of(row) for row in part] for part in microbatches(rows, 2)] == [[1, 2], [3, 4], [5]]
     assert length_of((1, 2)) == 0
+
+
+def test_a_collator_that_draws_is_not_compared(tmp_path, caplog):
+    def drawing(rows):
+        batch = collate(rows)
+        return {**batch, "input_ids": torch.randint_like(batch["input_ids"], 2, 20)}
+
+    with caplog.at_level(logging.WARNING, logger="optnoise"):
+        private(tmp_path, data_collator=drawing, family="roberta").train()
+    assert "another batch each time" in caplog.text
 
 
 def test_user_optimizers_and_model_init_work(tmp_path):
