@@ -42,6 +42,7 @@ from .trainer_rows import BATCH, LogicalBatches, checked_size, microbatches, row
 from .trainer_run import Plan, PrivateRun
 
 _FIRST_ROWS = 32  # of the training data, on which the loss is checked before training
+_NAMES_IN_CARDS = {"epsilon": "privacy_epsilon", "not_private": "seeded_not_private"}
 _TOLERANCE = {"no": 1e-3}  # relative, of a loss in other company: padding moves it a little,
 _HALF_TOLERANCE = 0.05  # and in half precision more; a shared divisor moves it by far more
 
@@ -284,6 +285,17 @@ class PrivateTrainer(Trainer):
     def floating_point_ops(self, inputs: Any, *arguments: Any, **more: Any) -> int:
         """0: the count would tell the number of tokens in each private batch."""
         return 0
+
+    def create_model_card(self, *arguments: Any, **more: Any) -> None:
+        """As `Trainer.create_model_card`, with ε under its name: the card drops the first word of each key."""
+        lines = self.state.log_history
+        self.state.log_history = [
+            {_NAMES_IN_CARDS.get(key, key): value for key, value in line.items()} for line in lines
+        ]
+        try:
+            super().create_model_card(*arguments, **more)
+        finally:
+            self.state.log_history = lines
 
     def hyperparameter_search(self, *arguments: Any, **more: Any) -> Any:
         """Refused: every trial is a release of its own, and choosing the best of them is another."""

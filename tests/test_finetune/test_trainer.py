@@ -6,6 +6,7 @@ import copy
 import json
 import logging
 import math
+import re
 import stat
 import subprocess
 import sys
@@ -405,6 +406,18 @@ def test_evaluation_prediction_best_model_and_tensorboard(tmp_path):
     events = tensorboard.EventAccumulator(str(files[0].parent))
     events.Reload()
     assert [event.step for event in events.Scalars("train/epsilon")][:1] == [1]
+
+
+def test_the_model_card_names_epsilon_and_what_is_not_private(tmp_path):
+    """The card's table takes the first word off each key, which would turn `not_private` into "Private"."""
+    trainer = private(tmp_path, eval_dataset=rows_of()[:3], args={"eval_strategy": "steps", "eval_steps": 3})
+    trainer.train()
+    trainer.create_model_card()
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    header = next(line for line in card.splitlines() if "Training Loss" in line)
+    assert [cell.strip() for cell in header.strip("|").split("|")][-2:] == ["Epsilon", "Not Private"]
+    assert f"Privacy Epsilon: {trainer.state.log_history[-1]['epsilon']}" in card
+    assert "| No log" in card
 
 
 def test_epoch_strategies_count_expected_passes(tmp_path):
@@ -877,6 +890,7 @@ def test_a_multi_label_classifier_needs_its_own_loss(tmp_path):
 
 def test_nothing_of_the_trainer_is_overridden_unawares():
     hooks = {"train", "training_step", "get_train_dataloader", "log", "floating_point_ops", "hyperparameter_search"}
+    hooks |= {"create_model_card"}
     own = {name for name in vars(PrivateTrainer) if not name.startswith("__")}
     assert own & set(dir(transformers.Trainer)) == hooks | {"get_total_train_batch_size"}
 
@@ -943,3 +957,18 @@ def test_losses_of_the_zoo_are_those_derived():
         torch.testing.assert_close(
             found.double(), losses_of(model, family, made)(torch.arange(4)), rtol=1e-5, atol=1e-6
         )
+
+
+def test_the_snippet_of_the_documentation_runs(tmp_path):
+    text = (Path(__file__).parents[2] / "docs" / "finetuning.md").read_text(encoding="utf-8")
+    snippets = [part for part in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "PrivateTrainer(" in part]
+    assert snippets
+    for snippet in snippets:
+        run = [sys.executable, "-c", snippet]
+        finished = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert finished.returncode == 0, finished.stderr
+
+
+def test_the_documentation_names_what_is_refused():
+    text = (Path(__file__).parents[2] / "docs" / "finetuning.md").read_text(encoding="utf-8")
+    assert [name for name in REFUSED if f"`{name}`" not in text and name != "parallelism_config"] == []
