@@ -35,6 +35,8 @@ def checked_size(dataset: Any, divisor: float) -> int:
 
 def rows_at(dataset: Any, indices: Sequence[int]) -> list[Any]:
     """The rows at `indices`, in that order."""
+    if not len(indices):
+        return []
     if hasattr(dataset, "__getitems__"):  # torch's protocol for many rows at once; `datasets` has it too
         return list(dataset.__getitems__(list(indices)))
     return [dataset[index] for index in indices]
