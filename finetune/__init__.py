@@ -1,5 +1,7 @@
 """Private training: ghost clipping, noise on updates, Poisson sampling, text classifiers, recipes."""
 
+from typing import TYPE_CHECKING, Any
+
 from .clipping import GhostClipping, UnsupportedUseError
 from .demo import DemoTraining, demo_recipe, run_demo_training
 from .diagnostics import NonPrivateDiagnostics
@@ -16,11 +18,14 @@ from .noise import ClippedSum, release
 from .prepare import Prepared, prepare, trainable_dimension
 from .private import PrivateTraining, make_private
 from .randomness import Randomness, secret_generator
-from .recipe import Recipe, load_recipe
+from .recipe import PrivacySettings, Recipe, load_recipe
 from .recording import Recording
 from .runner import RunResult, run_recipe, run_without_privacy
 from .sampling import LogicalBatch, PoissonSampler
 from .support import UnsupportedModelError
+
+if TYPE_CHECKING:
+    from .trainer import PrivateTrainer
 
 __all__ = [
     "LAYER_RULES",
@@ -37,6 +42,8 @@ __all__ = [
     "PerLayer",
     "PoissonSampler",
     "Prepared",
+    "PrivacySettings",
+    "PrivateTrainer",
     "PrivateTraining",
     "Randomness",
     "Recipe",
@@ -62,3 +69,12 @@ __all__ = [
     "token_classification_losses",
     "trainable_dimension",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`PrivateTrainer` brings in transformers and accelerate: imported when it is first asked for."""
+    if name == "PrivateTrainer":
+        from .trainer import PrivateTrainer
+
+        return PrivateTrainer
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -56,6 +56,17 @@ class Checkpoint:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
+def check_same(before: dict[str, Any], now: dict[str, Any], path: str = "") -> None:
+    """Raise ValueError naming the first entry in which two nested documents differ."""
+    for key in sorted(before.keys() | now.keys()):
+        old, new, name = before.get(key), now.get(key), f"{path}{key}"
+        if isinstance(old, dict) and isinstance(new, dict):
+            check_same(old, new, f"{name}.")
+        elif old != new:
+            values = "other training texts" if name == "data" else f"{old!r} then, {new!r} now"
+            raise ValueError(f"cannot resume: {name} has changed ({values}); start a new run in another folder")
+
+
 def _sync_folder(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -130,8 +130,11 @@ class PrivateTraining:
         self._sampler = sampler
         self._randomness = randomness
         self._batch: LogicalBatch | None = None
-        self._stepping = False
-        self._guard = optimizer.register_step_pre_hook(self._refuse_foreign_step)
+        self._step_is_due = False  # noise was added, and the optimizer has not used the gradient yet
+        self._guards = (
+            optimizer.register_step_pre_hook(self._refuse_foreign_step),
+            optimizer.register_step_post_hook(self._stepped),
+        )
         self._attached = True
 
     # ---- what is being done -------------------------------------------------------------------------------------
@@ -184,7 +187,7 @@ class PrivateTraining:
     def next_batch(self) -> LogicalBatch:
         """Draw the next Poisson batch; it may be empty. Raises RuntimeError if the last one was not stepped."""
         self._check_attached()
-        if self._batch is not None:
+        if self._batch is not None or self._step_is_due:
             raise RuntimeError(_UNSTEPPED)
         self._batch = self._sampler.draw()
         return self._batch
@@ -213,6 +216,16 @@ class PrivateTraining:
         The ledger has the step on disk before the noise is drawn. Raises RuntimeError without a logical batch, or if
         some of its examples were not recorded.
         """
+        self.privatise()
+        self.optimizer.step()
+
+    def privatise(self) -> None:
+        """`step()` up to the optimizer: record the release, add the noise, put the result into `.grad`.
+
+        For loops whose owner steps the optimizer: one `optimizer.step()` without a closure must follow before the next
+        batch. What is done with the noisy gradient in between (a look at its norm, a rescaling) costs no privacy; a
+        backward pass into it would.
+        """
         self._check_attached()
         if self._batch is None:
             raise RuntimeError("step() needs a logical batch, each is stepped once; take the next one first")
@@ -234,22 +247,19 @@ class PrivateTraining:
             generator=self._randomness.noise,
         )
         self._batch = None
-        self._stepping = True
-        try:
-            self.optimizer.step()
-        finally:
-            self._stepping = False
+        self._step_is_due = True
 
     # ---- ending, saving -----------------------------------------------------------------------------------------
 
     def detach(self) -> None:
         """Give model and optimizer back for use without privacy; nothing of this object stays on them."""
-        self._guard.remove()
+        for guard in self._guards:
+            guard.remove()
         self._attached = False
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint: generator states of a seeded run only. Raises RuntimeError inside a logical batch."""
-        if self._batch is not None:
+        if self._batch is not None or self._step_is_due:
             raise RuntimeError("a checkpoint is taken between logical batches: call step() first")
         return self._randomness.state_dict()
 
@@ -263,11 +273,15 @@ class PrivateTraining:
             raise RuntimeError("this training was detached; call make_private again")
 
     def _refuse_foreign_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._stepping:
+        positional = [value for value in args if value is not optimizer]
+        if any(value is not None for value in (*positional, kwargs.get("closure"))) or not self._step_is_due:
             raise RuntimeError(
                 "optimizer.step() outside PrivateTraining.step() would not be private (a closure computes gradients "
                 "without noise); call training.step(), or training.detach() first"
             )
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._step_is_due = False
 
 
 _UNSTEPPED = "the logical batch before this one was not stepped: call step() for every batch, the empty ones too"

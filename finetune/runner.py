@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from .. import __version__
-from ..accounting import EpsilonInterval, calibrate, epsilon, rounded_up
+from ..accounting import EpsilonInterval, calibrate, rounded_up
 from ..mechanisms import Gaussian, Mechanism, from_spec, independent
-from .checkpoint import Checkpoint
+from . import budget
+from .checkpoint import Checkpoint, check_same
 from .evaluate import accuracy
 from .non_private import NonPrivateTraining
 from .prepare import Prepared, prepare, trainable_dimension
@@ -142,22 +143,7 @@ def run_without_privacy(recipe: Recipe, *, progress: bool = True, prepared: Prep
 
 def check_noise(recipe: Recipe, mechanism: Mechanism, dimension: int) -> EpsilonInterval:
     """ε of the whole run with this noise. Raises ValueError if its proven end exceeds the recipe's target."""
-    settings = recipe.privacy
-    interval = epsilon(
-        mechanism,
-        delta=settings.delta,
-        steps=settings.steps,
-        sampling_rate=settings.sampling_rate,
-        dimension=dimension,
-        adjacency=settings.adjacency,
-    )
-    if not interval.upper <= settings.epsilon:
-        raise ValueError(
-            f"expected a noise with proven epsilon <= {settings.epsilon:g} (privacy.epsilon) over {settings.steps} "
-            f"steps in dimension {dimension}, got {rounded_up(interval.upper)} from {mechanism}; "
-            "calibrate it for this run"
-        )
-    return interval
+    return budget.check_noise(recipe.privacy, mechanism, dimension)
 
 
 def _noise_for(recipe: Recipe, mechanism: Mechanism | None, dimension: int) -> Mechanism:
@@ -179,9 +165,9 @@ def _noise_for(recipe: Recipe, mechanism: Mechanism | None, dimension: int) -> M
 def _interrupted_noise(recipe: Recipe, mechanism: Mechanism | None, checkpoint: Checkpoint) -> Mechanism:
     """The noise of the run to be continued. Raises ValueError if recipe or noise are not the same as then."""
     binding = json.loads(str(checkpoint.load().get("binding")))
-    _check_same(binding["recipe"], _through_json(recipe.binding()), "recipe.")
+    check_same(binding["recipe"], _through_json(recipe.binding()), "recipe.")
     if mechanism is not None:
-        _check_same(binding["mechanism"], _through_json(mechanism.spec()), "mechanism.")
+        check_same(binding["mechanism"], _through_json(mechanism.spec()), "mechanism.")
     return independent(from_spec(binding["mechanism"]))
 
 
@@ -336,7 +322,7 @@ class _Run:
         assert isinstance(self.training, PrivateTraining)
         state = self.checkpoint.load()
         try:
-            _check_same(json.loads(state["binding"]), _through_json(self.binding))
+            check_same(json.loads(state["binding"]), _through_json(self.binding))
             parameters = dict(self.model.named_parameters())
             with torch.no_grad():
                 for name, value in state["trained"].items():
@@ -416,17 +402,6 @@ class _Run:
             },
             "note": "the guarantee covers the training texts; accuracy is measured on test texts, without noise",
         }
-
-
-def _check_same(before: dict[str, Any], now: dict[str, Any], path: str = "") -> None:
-    """Raise ValueError naming the first entry in which two nested documents differ."""
-    for key in sorted(before.keys() | now.keys()):
-        old, new, name = before.get(key), now.get(key), f"{path}{key}"
-        if isinstance(old, dict) and isinstance(new, dict):
-            _check_same(old, new, f"{name}.")
-        elif old != new:
-            values = "other training texts" if name == "data" else f"{old!r} then, {new!r} now"
-            raise ValueError(f"cannot resume: {name} has changed ({values}); start a new run in another folder")
 
 
 def _finite(value: float) -> float | None:
