@@ -1,5 +1,6 @@
 """Tasks: where their data come from, how a row is written for a model, and how predictions are scored."""
 
+from . import metrics
 from .base import (
     DEFAULT_HUB,
     ClassificationExample,
@@ -45,4 +46,5 @@ __all__ = [
     "delimited_classification",
     "delimited_generation",
     "find_task",
+    "metrics",
 ]

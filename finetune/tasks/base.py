@@ -45,7 +45,8 @@ Example = TypeVar("Example", ClassificationExample, GenerationExample)
 class Splits(Generic[Example]):
     """The rows of a task. `others` holds further evaluation splits by name, such as `dev_mismatched` of MNLI.
 
-    `notices` says in words what was left out while reading, and why; empty if nothing was.
+    `notices` says in words what was left out while reading, and why; empty if nothing was. They hold counts of the
+    data, which are no more public than the data.
     """
 
     train: tuple[Example, ...]

@@ -26,7 +26,11 @@ class HubSplit(NamedTuple):
                     f"among: {', '.join(self.dataset.column_names)}"
                 )
         narrow = self.dataset.select_columns(columns)
-        return [Row(f"{self.where}, row {number}", dict(row)) for number, row in enumerate(narrow)]
+        values = narrow[:]  # by column: much faster than row by row
+        return [
+            Row(f"{self.where}, row {number}", dict(zip(columns, row, strict=True)))
+            for number, row in enumerate(zip(*(values[column] for column in columns), strict=True))
+        ]
 
     def texts(self, row: Mapping[str, Any]) -> list[Any]:
         """Texts of a row of a GEM data set: its `target` for training, else its `references` where it has any."""

@@ -54,7 +54,7 @@ class Labelled:
         return self.examples(read_table(path, source, columns=self.columns, delimiter="\t", quoted=False), source)
 
     def read_hub(self, split: HubSplit, source: DataSource) -> Rows[ClassificationExample]:
-        """A hub split, whose labels are numbers with names. A split that is all unlabelled is left out, with a notice."""
+        """A hub split, whose labels are numbers with names. If all are unlabelled it is left out, with a notice."""
         rows = split.rows(self.columns)
         labels = {row.values[self.label_column] for row in rows}
         if labels == {_UNLABELLED}:

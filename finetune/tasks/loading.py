@@ -63,9 +63,9 @@ class Reader(Generic[RowType]):
         return splits, (*notices, *said)
 
     def _from_files(self, source: DataSource) -> dict[str, Rows[RowType]]:
-        path = Path(source.path or "")
+        path = Path(source.path or "").expanduser()
         if path.is_file() and self.read_file is not None:
-            return {"train": self.read_file(path, source)}
+            return {"train": _not_empty(path, self.read_file(path, source))}
         if not path.is_dir():
             kind = "a folder with" if self.read_file is None else "a file, or a folder with"
             raise ValueError(f"{self.task}: expected path to be {kind} {self.expected_files()}; got {str(path)!r}")
@@ -152,5 +152,5 @@ def _hold_out(
 
 def _not_empty(file: Path, rows: Rows[RowType]) -> Rows[RowType]:
     if not rows.items:
-        raise ValueError(f"{str(file)!r} has no rows")
+        raise ValueError(f"{str(file)!r} has no rows{''.join(f' ({notice})' for notice in rows.notices)}")
     return rows

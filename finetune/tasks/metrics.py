@@ -5,10 +5,11 @@
 | accuracy | share of equal labels | [0, 1] |
 | f1 | 2TP / (2TP + FP + FN) of the positive label, 0 if there is none | [0, 1] |
 | bleu | corpus BLEU of sacrebleu: 4-grams, tokenizer 13a, case kept, exponential smoothing | [0, 100] |
-| rouge_l | mean over predictions of the best F1 over the references (rouge-score, no stemmer) | [0, 1] |
+| rouge_l | mean over predictions of the best F1 over the references, by rouge-score without stemmer | [0, 1] |
 | nist | corpus NIST of nltk, 5-grams, on the same 13a tokens | >= 0 |
 | meteor | mean of nltk's METEOR, the best over the references; only where nltk's WordNet is installed | [0, 1] |
 
+rouge-score compares ASCII letters and digits in small letters, and nothing else: "Café" counts as "caf".
 The papers score E2E by the scripts of its challenge, whose BLEU and NIST (mteval-v13a), ROUGE-L (recall weighted
 1.2 times) and METEOR (version 1.5) differ somewhat from these.
 """
