@@ -23,7 +23,7 @@ from .hub import HubSplit
 from .loading import HubData, Layout, Pair, Rows
 from .paired import GenerationLoader, checked_pairs, pairs_of_entries
 
-_ATTRIBUTE = re.compile(r"\s*([^\[\],][^\[\]]*?)\s*\[([^\]]*)\]\s*(?:,|$)")
+_ATTRIBUTE = re.compile(r"\s*([^\[\],\s][^\[\],]*)\[([^\[\]]*)\]\s*(?:,|$)")
 _HUB_SPLITS = {"train": "train", "dev": "validation", "test": "test"}
 _KEYS = {"eatType": "Type", "priceRange": "price", "familyFriendly": "family friendly"}
 
@@ -36,8 +36,8 @@ def linearised_attributes(where: str, meaning: str) -> str:
         match = _ATTRIBUTE.match(meaning, end)
         if match is None:
             raise ValueError(f"{where}: expected a meaning representation as 'name[X], food[Y]', got {meaning!r}")
-        key, value = match.groups()
-        parts.append(f"{_KEYS.get(key, key)} : {value.strip()}")
+        key, value = match[1].strip(), match[2].strip()
+        parts.append(f"{_KEYS.get(key, key)} : {value}")
         end = match.end()
     return " | ".join(parts)
 

@@ -81,13 +81,14 @@ def rouge_l(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> 
 
 
 def nist(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float | None:
-    """Corpus NIST up to 5-grams by nltk; None, with a notice, if no prediction has five tokens."""
-    tokens = [_tokens(prediction) for prediction in predictions]
-    if max(map(len, tokens)) < 5:
-        _notice("NIST is left out: no prediction has five tokens, its longest n-gram")
-        return None
+    """Corpus NIST up to 5-grams by nltk; None, with a notice, where all predictions or references are too short."""
     corpus_nist = _module("nltk.translate.nist_score").corpus_nist
-    return float(corpus_nist([[_tokens(text) for text in texts] for texts in references], tokens, n=5))
+    tokens = [_tokens(prediction) for prediction in predictions]
+    try:
+        return float(corpus_nist([[_tokens(text) for text in texts] for texts in references], tokens, n=5))
+    except ZeroDivisionError:  # no prediction has a 5-gram, or no reference a word
+        _notice("NIST is left out: no prediction has five words, its longest n-gram, or no reference has any")
+        return None
 
 
 def meteor(predictions: Sequence[str], references: Sequence[Sequence[str]]) -> float | None:

@@ -62,7 +62,7 @@ def table(columns: tuple[str, ...], *rows: tuple[str, ...], between: str = "\t")
 def glue_files(task: str) -> tuple[str, str]:
     """Train and dev tables of one row per label, in the columns of the task."""
     columns, labels = GLUE[task]
-    rows = [(*(f'{c} "{i}' for c in columns), label) for i, label in enumerate(labels)]
+    rows = [(*(f'"{c} {i}' for c in columns), label) for i, label in enumerate(labels)]
     return table((*columns, "label"), *rows), table((*columns, "label"), rows[-1])
 
 
@@ -77,12 +77,12 @@ def test_glue_files_are_read_by_column_name_without_quoting(tmp_path, name):
     splits = task.load(write(tmp_path, train__tsv=train, dev__tsv=dev))
     columns, labels = GLUE[name]
     assert [example.label for example in splits.train] == list(range(len(labels))) == list(range(len(task.labels)))
-    assert splits.train[1].texts == tuple(f'{column} "1' for column in columns)
+    assert splits.train[1].texts == tuple(f'"{column} 1' for column in columns)
     assert (len(splits.dev), splits.test, splits.others, splits.notices) == (1, None, {}, ())
 
 
 def test_columns_may_stand_in_any_order_beside_others_with_windows_lines_and_a_byte_order_mark(tmp_path):
-    train = "\ufeffid\tlabel\tsentence\r\n7\t1\tcafé  \r\n\r\n8\t0\tbad\r\n"
+    train = "\ufefflabel\tid\tsentence\r\n1\t7\tcafé  \r\n\r\n0\t8\tbad\r\n"
     splits = SST2.load(write(tmp_path, train__tsv=train, dev__tsv=train))
     assert splits.train == (ClassificationExample(("café",), 1), ClassificationExample(("bad",), 0))
 
@@ -201,6 +201,9 @@ def test_e2e_attribute_names_become_those_of_the_papers():
     )
     with pytest.raises(ValueError, match="here: expected a meaning representation"):
         linearised_attributes("here", "name[A, food")
+    for fault in ("name, food[x]", "name[A] food[B]", " [A]", "name[A]]", "name"):
+        with pytest.raises(ValueError, match="here: expected a meaning representation"):
+            linearised_attributes("here", fault)
 
 
 def test_faulty_e2e_lines_are_refused(tmp_path):
@@ -537,6 +540,7 @@ def test_nist_by_hand(caplog):
     with caplog.at_level(logging.WARNING):
         assert metrics.nist(["a b"], [["a b"]]) is None
     assert "NIST is left out" in caplog.text
+    assert metrics.nist(["a b c d e"], [[""]]) is None
 
 
 class _NoSynonyms:
@@ -708,7 +712,7 @@ def test_webnlg_from_the_hub_takes_the_good_texts(fake_hub):
     ],
 )
 def test_gem_versions_train_on_targets_and_evaluate_on_all_references(fake_hub, task, name, config, inputs):
-    train = {**{k: [v, v] for k, v in inputs.items()}, "target": ["x", "y"], "references": [["x"], ["y"]]}
+    train = {**{k: [v, v] for k, v in inputs.items()}, "target": ["x", "y"], "references": [["x", "y"], ["x", "y"]]}
     dev = {**{k: [v] for k, v in inputs.items()}, "target": ["x"], "references": [["x", "y"]]}
     found = task.load(DataSource(hub=fake_hub(name, config, {"train": train, "validation": dev})))
     assert [row.target for row in found.train] == ["x", "y"]
@@ -730,6 +734,10 @@ def test_a_data_set_that_is_still_a_script_is_read_from_the_files_that_the_hub_k
     assert calls[0] == ("tuetschek/e2e_nlg", None, {"revision": None})
     folder = "hf://datasets/tuetschek/e2e_nlg@refs%2Fconvert%2Fparquet/default"
     assert calls[1][2]["data_files"] == {s: f"{folder}/{s}/*.parquet" for s in ("train", "validation", "test")}
+    with pytest.raises(ValueError, match="expected the columns modified_triple_sets, lex"):
+        WEBNLG.load(DataSource(hub=DEFAULT_HUB))
+    folder = "hf://datasets/webnlg-challenge/web_nlg@refs%2Fconvert%2Fparquet/webnlg_challenge_2017"
+    assert calls[3][2]["data_files"] == {s: f"{folder}/{s}/*.parquet" for s in ("train", "dev", "test")}
 
 
 @pytest.mark.parametrize(
