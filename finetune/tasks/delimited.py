@@ -76,14 +76,7 @@ def delimited_classification(
     """
     _distinct("text_columns and label_column", (*text_columns, label_column))
     _distinct("labels and ignored_labels", (*labels, *ignored_labels))
-    if len(text_columns) not in (1, 2) or isinstance(text_columns, str):
-        raise ValueError(f"expected one text column, or two for pairs, got text_columns={text_columns!r}")
-    if len(labels) < 2:
-        raise ValueError(f"expected at least two labels, got labels={list(labels)!r}")
-    if positive_label is not None and positive_label not in labels:
-        raise ValueError(f"expected positive_label to be one of {', '.join(labels)}, got {positive_label!r}")
-    if prompt is not None and prompt.arity != len(text_columns):
-        raise ValueError(f"expected a template for {len(text_columns)} texts, got {prompt.template!r}")
+    _check_shape(text_columns, labels, prompt, positive_label)
     labelled = Labelled(
         text_columns=tuple(text_columns),
         label_column=label_column,
@@ -164,3 +157,16 @@ def _folder_layouts() -> list[Mapping[str, str]]:
 def _distinct(what: str, names: Sequence[str]) -> None:
     if len(set(names)) != len(names) or not all(names):
         raise ValueError(f"expected {what} to be distinct and not empty, got {', '.join(map(repr, names))}")
+
+
+def _check_shape(
+    text_columns: Sequence[str], labels: Sequence[str], prompt: Prompt | None, positive_label: str | None
+) -> None:
+    if len(text_columns) not in (1, 2) or isinstance(text_columns, str):
+        raise ValueError(f"expected one text column, or two for pairs, got text_columns={text_columns!r}")
+    if len(labels) < 2:
+        raise ValueError(f"expected at least two labels, got labels={list(labels)!r}")
+    if positive_label is not None and positive_label not in labels:
+        raise ValueError(f"expected positive_label to be one of {', '.join(labels)}, got {positive_label!r}")
+    if prompt is not None and prompt.arity != len(text_columns):
+        raise ValueError(f"expected a template for {len(text_columns)} texts, got {prompt.template!r}")
