@@ -1,4 +1,4 @@
-"""Private training: ghost clipping, zeroth-order estimates, noise on updates, Poisson sampling, text classifiers, recipes."""
+"""Private training: ghost clipping, zeroth-order estimates, noise, Poisson sampling, text classifiers, recipes."""
 
 from .clipping import GhostClipping, UnsupportedUseError
 from .demo import DemoTraining, demo_recipe, run_demo_training
