@@ -38,7 +38,7 @@ def check_parameters(parameters: Mapping[str, nn.Parameter]) -> None:
                 f"the elements of the trainable parameter {name} do not lie side by side in memory; make it "
                 "contiguous, or freeze it"
             )
-        if not bool(torch.isfinite(parameter.detach()).all()):
+        if not all(bool(torch.isfinite(block).all()) for block in blocks({name: parameter})):
             raise ValueError(f"the trainable parameter {name} has elements that are not finite")
     _refuse_shared_memory(parameters)
 

@@ -19,6 +19,8 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from .arena import Arena
+
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}  # integers as wide as a float, by bytes
 _MANTISSA = {torch.float16: 10, torch.bfloat16: 7, torch.float32: 23, torch.float64: 52}
 _ONE_BYTE_LEVELS = 7  # the error is below 2^(level − 1) + 1 units in the last place of θ
@@ -45,8 +47,11 @@ class Residual:
         return sum(t.numel() * t.element_size() for t in (self.near, self.far, self.others, self.other_bits))
 
 
-def displace(values: Tensor, offset: Tensor) -> Residual:
-    """values += offset in place, rounded to their dtype. `values` (n,) of one of `DTYPES`, `offset` (n,) float64."""
+def displace(values: Tensor, offset: Tensor, arena: Arena) -> Residual:
+    """values += offset in place, rounded to their dtype; the residual lies in `arena`.
+
+    `values` (n,) of one of `DTYPES`, `offset` (n,) float64.
+    """
     bits = values.view(_BITS[values.element_size()])
     moved = (values.double() + offset).to(values.dtype)
     back, level = _back(moved, offset)
@@ -59,7 +64,7 @@ def displace(values: Tensor, offset: Tensor) -> Residual:
     difference[lossy[~is_near]] = 0
     difference[near_at[fits]] = 0
     others = difference.nonzero().flatten()
-    residual = Residual(near, bits[lossy[~is_near]], others, bits[others])
+    residual = Residual(*map(arena.keep, (near, bits[lossy[~is_near]], others, bits[others])))
     values.copy_(moved)
     return residual
 

@@ -8,6 +8,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from .arena import Arena
 from .blocks import blocks
 from .directions import Directions
 from .displacement import Residual, displace, restore
@@ -35,10 +36,10 @@ class Perturbation:
         """To θ + sign·φ·z_number, from θ or from the other side."""
         if self._displaced and number != self._number:
             raise RuntimeError(f"the parameters stand along direction {self._number}; restore them first")
-        self._number = number
+        self._number, arena = number, Arena()
         for index, (block, z) in enumerate(self._walk(number)):
             self._bring_back(index, block, z)
-            self._displaced[index] = sign, displace(block, z.mul_(sign * self._smoothing))
+            self._displaced[index] = sign, displace(block, z.mul_(sign * self._smoothing), arena)
 
     @torch.no_grad()
     def restore(self) -> None:

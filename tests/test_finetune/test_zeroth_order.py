@@ -393,9 +393,9 @@ def test_the_game_stays_below_the_proven_epsilon_and_shows_noise_planted_too_sma
     assert 0.3 * proven < shown_epsilon() <= proven
     honest = module.noisy_sum
     monkeypatch.setattr(
-        module, "noisy_sum", lambda total, *, mechanism, **rest: honest(total, mechanism=Laplace(0.25), **rest)
+        module, "noisy_sum", lambda total, *, mechanism, **rest: honest(total, mechanism=Laplace(0.2), **rest)
     )
-    assert shown_epsilon(1200) > 1.2 * proven
+    assert shown_epsilon() > 1.1 * proven
 
 
 def test_the_game_shows_a_clipping_norm_that_is_not_kept(monkeypatch):
@@ -403,7 +403,7 @@ def test_the_game_shows_a_clipping_norm_that_is_not_kept(monkeypatch):
 
     honest = module.contributions
     monkeypatch.setattr(module, "contributions", lambda found, clipping_norm: 3 * honest(found, clipping_norm))
-    assert shown_epsilon(1200) > 1.2 * epsilon(GAME_NOISE, delta=DELTA, dimension=1).upper
+    assert shown_epsilon() > 1.2 * epsilon(GAME_NOISE, delta=DELTA, dimension=1).upper
 
 
 # ---- saving, learning -------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optnoise.accounting import Ledger
 from optnoise.finetune import UnsupportedModelError, make_zeroth_order
+from optnoise.finetune.zeroth_order.arena import Arena
 from optnoise.finetune.zeroth_order.blocks import blocks, layout
 from optnoise.finetune.zeroth_order.contributions import GRID, contributions, noisy_sum
 from optnoise.finetune.zeroth_order.directions import Directions
@@ -44,7 +45,7 @@ def test_values_come_back_to_the_bit_from_any_distance(dtype, smoothing, spread)
     values[:4] = torch.tensor([0.0, -0.0, math.inf, torch.finfo(dtype).smallest_normal / 2]).to(dtype)
     offset = torch.randn(4096, generator=generator).double() * smoothing
     before = bits(values)
-    residual = displace(values, offset)
+    residual = displace(values, offset, Arena())
     restore(values, offset, residual)
     assert torch.equal(bits(values), before)
 
@@ -55,7 +56,7 @@ def test_any_float_comes_back_from_any_offset(pairs):
     values = torch.tensor([value for value, _ in pairs], dtype=torch.float32)
     offset = torch.tensor([other for _, other in pairs], dtype=torch.float64)
     before = bits(values)
-    residual = displace(values, offset)
+    residual = displace(values, offset, Arena())
     restore(values, offset, residual)
     assert torch.equal(bits(values), before)
 
@@ -72,7 +73,7 @@ def test_values_move_by_the_offset_and_the_residual_is_a_few_percent_of_them():
     values = torch.randn(50_000, generator=torch.Generator().manual_seed(1)) * 0.02
     offset = torch.randn(50_000, generator=torch.Generator().manual_seed(2)).double() * 1e-3
     before = values.clone()
-    residual = displace(values, offset)
+    residual = displace(values, offset, Arena())
     torch.testing.assert_close(values.double(), before.double() + offset, rtol=1e-7, atol=0)
     assert 0.05 < residual.bytes / 50_000 < 0.15  # of four bytes each
 
