@@ -119,7 +119,7 @@ def step_of(case: Case) -> Callable[[], None]:
     training: ZerothOrderTraining = make_zeroth_order(
         case.model,
         mechanism=Laplace(1.0),
-        clipping_norm=1.0,
+        clipping_norm=25.0,
         dataset_size=case.setting.batch,
         sampling_rate=1.0,
         divisor=float(case.setting.batch),

@@ -352,7 +352,7 @@ def test_losses_that_are_not_per_example_are_refused_before_anything_is_released
 def test_a_gate_that_opens_with_the_first_update_is_probed_again():
     torch.manual_seed(0)
     model, x = nn.ParameterDict({"w": torch.randn(3), "gate": torch.zeros(())}), torch.randn(8, 3)
-    training = begin(model, clipping_norm=10.0, smoothing=1e-9)
+    training = begin(model, clipping_norm=10.0)
 
     def losses(index):
         own = x[index] @ model["w"]
@@ -361,6 +361,26 @@ def test_a_gate_that_opens_with_the_first_update_is_probed_again():
     step(training, losses)
     with pytest.raises(ValueError, match="changes when other examples leave"):
         step(training, losses)
+
+
+def test_rounding_that_follows_the_company_is_refused_in_company_and_allowed_alone():
+    """A bfloat16 model on ragged texts: padding moves losses by parts of C; alone there is no padding."""
+    model = model_zoo.build("roberta").to(torch.bfloat16)
+    batch = model_zoo.data("roberta", 8)
+    lengths = batch["mask"].sum(dim=1)
+
+    def losses(index):
+        longest = int(lengths[index].max())
+        shorter = {name: batch[name][index, :longest] for name in ("ids", "mask")}
+        logits = model(input_ids=shorter["ids"], attention_mask=shorter["mask"]).logits.float()
+        return functional.cross_entropy(logits, batch["classes"][index], reduction="none")
+
+    training = begin(model, clipping_norm=5.0)
+    with pytest.raises(ValueError, match=r"rounding moves the loss.*microbatches\(1\)"):
+        step(training, losses)
+    assert training.ledger.steps == 0
+    training.step(losses, torch.arange(8).split(1))
+    assert training.ledger.steps == 1
 
 
 def test_buffers_and_parameters_written_by_the_losses_are_refused():
