@@ -100,8 +100,8 @@ def per_example_losses(losses: Losses, indices: Tensor) -> Tensor:
 def probe(losses: Losses, indices: Tensor, *, tolerance: float) -> None:
     """Raise ValueError if losses differ from one call to the next, or with the company that an example is in.
 
-    Of up to 16 examples of a microbatch, at θ: all of them twice, then parts that tell any two of them apart. Losses may
-    move by `tolerance`, since another shape or padding is rounded otherwise inside the model.
+    Of up to 16 examples of a microbatch, at θ: all of them twice, then parts that tell any two of them apart. Losses
+    may move by `tolerance`, since another shape or padding is rounded otherwise inside the model.
     """
     indices = indices[:_PROBED]
     whole = per_example_losses(losses, indices)
