@@ -1,4 +1,4 @@
-"""Private training: ghost clipping, noise on updates, Poisson sampling, text classifiers, recipes."""
+"""Private training: ghost clipping, zeroth-order estimates, noise, Poisson sampling, text classifiers, recipes."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from .recording import Recording
 from .runner import RunResult, run_recipe, run_without_privacy
 from .sampling import LogicalBatch, PoissonSampler
 from .support import UnsupportedModelError
+from .zeroth_order import ZerothOrderTraining, make_zeroth_order
 
 if TYPE_CHECKING:
     from .trainer import PrivateTrainer
@@ -51,12 +52,14 @@ __all__ = [
     "RunResult",
     "UnsupportedModelError",
     "UnsupportedUseError",
+    "ZerothOrderTraining",
     "causal_lm_losses",
     "check_losses_are_per_example",
     "clip_factors",
     "demo_recipe",
     "load_recipe",
     "make_private",
+    "make_zeroth_order",
     "mean_over_own_tokens",
     "prepare",
     "release",
