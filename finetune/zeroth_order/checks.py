@@ -21,7 +21,7 @@ from ..support import UnsupportedModelError, trainable_parameters
 Losses = Callable[[Tensor], Tensor]
 """Indices (b,) of training records to their losses (b,)."""
 
-_PROBED = 16  # examples of a probe
+_PROBED = 8  # examples of a probe
 _GROSS = 1e-3  # relative: beyond it the loss is another one, below it is rounding
 
 
@@ -100,7 +100,7 @@ def per_example_losses(losses: Losses, indices: Tensor) -> Tensor:
 def probe(losses: Losses, indices: Tensor, *, tolerance: float) -> None:
     """Raise ValueError if losses differ from one call to the next, or with the company that an example is in.
 
-    Of up to 16 examples of a microbatch, at θ: all of them twice, then parts that tell any two of them apart. Losses
+    Of up to 8 examples of a microbatch, at θ: all of them twice, then parts that tell any two of them apart. Losses
     may move by `tolerance`, since another shape or padding is rounded otherwise inside the model.
     """
     indices = indices[:_PROBED]

@@ -403,7 +403,7 @@ def test_the_game_shows_a_clipping_norm_that_is_not_kept(monkeypatch):
 
     honest = module.contributions
     monkeypatch.setattr(module, "contributions", lambda found, clipping_norm: 3 * honest(found, clipping_norm))
-    assert shown_epsilon() > 1.2 * epsilon(GAME_NOISE, delta=DELTA, dimension=1).upper
+    assert shown_epsilon(2600) > 1.2 * epsilon(GAME_NOISE, delta=DELTA, dimension=1).upper
 
 
 # ---- saving, learning -------------------------------------------------------------------------------------------
