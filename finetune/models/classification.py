@@ -122,7 +122,7 @@ class SequenceClassification(Classification):
         return logits
 
     def _encoder_row(self, texts: Sequence[list[int]], max_length: int) -> tuple[list[int], list[int], bool]:
-        start, end = self.tokenizer.cls_token_id, self.tokenizer.sep_token_id
+        start, end = as_id(self.tokenizer.cls_token_id), as_id(self.tokenizer.sep_token_id)
         between = [end, end] if type(self.tokenizer).__name__.startswith("Roberta") else [end]
         extra = 2 + (len(between) if len(texts) == 2 else 0)
         kept = fit([len(text) for text in texts], max_length - extra)
@@ -137,8 +137,15 @@ class SequenceClassification(Classification):
         between = token_ids(self.tokenizer, ["\n"])[0] if len(texts) == 2 else []
         kept = fit([len(text) for text in texts], max_length - len(start) - len(between))
         row = [*start, *texts[0][: kept[0]], *between, *(texts[1][: kept[1]] if len(texts) == 2 else [])]
-        row = row or [self.tokenizer.eos_token_id]  # an empty text still has a last token
+        row = row or [as_id(self.tokenizer.eos_token_id)]  # an empty text still has a last token
         return row, [0] * len(row), sum(kept) < sum(len(text) for text in texts)
+
+
+def as_id(token: Any) -> int:
+    """A special token's id; the type that transformers declares allows for more than one."""
+    if not isinstance(token, int):
+        raise ValueError(f"expected a tokenizer with one id for each special token, got {token!r}")
+    return token
 
 
 def leading_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
