@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..accounting import EpsilonInterval, calibrate, epsilon
@@ -39,17 +39,23 @@ SWEEP = Effort(5e-2, 3e-2, 1e-2)
 
 
 def exact_factor(
-    constraints: Sequence[Constraint], shape: Mechanism, *, start: float = 1.0, effort: Effort = RANK
+    constraints: Sequence[Constraint],
+    shape: Mechanism,
+    *,
+    start: float = 1.0,
+    effort: Effort = RANK,
+    is_hopeless: Callable[[float], bool] = lambda factor: False,
 ) -> float:
     """The factor that brings the upper end of the exact interval of `shape` to ε under the hardest constraint.
 
-    As near as `effort` asks; what is returned to a user is `calibrated`. `start` is a first guess.
+    As near as `effort` asks; what is returned to a user is `calibrated`. `start` is a first guess. A factor that is
+    still too small and already hopeless (because its noise costs too much) is returned as it is.
     """
     at = math.log(start)
     for i, asked in enumerate(constraints):
         if i and _log_excess(asked, shape, at, effort) <= 0:
             continue
-        at = _solve(asked, shape, at, effort)
+        at = _solve(asked, shape, at, effort, is_hopeless)
     return math.exp(at)
 
 
@@ -91,13 +97,17 @@ def _log_excess(asked: Constraint, shape: Mechanism, log_factor: float, effort: 
     return math.log(upper / asked.epsilon) if upper > 0 else -math.inf
 
 
-def _solve(asked: Constraint, shape: Mechanism, at: float, effort: Effort) -> float:
+def _solve(
+    asked: Constraint, shape: Mechanism, at: float, effort: Effort, is_hopeless: Callable[[float], bool]
+) -> float:
     """The log factor at which ε is the target: secant steps inside a bracket; at a jump of ε its private side."""
     below, above = -math.inf, math.inf  # log factors with ε above and below the target
     slope, last = -1.3, (math.nan, math.nan)
     for _ in range(_TRIES):
         value = _log_excess(asked, shape, at, effort)
         below, above = (at, above) if value > 0 else (below, at)
+        if value > 0 and is_hopeless(math.exp(at)):
+            return at
         if above - below < effort.bracket:
             break
         measured = (value - last[1]) / (at - last[0])

@@ -119,6 +119,8 @@ class _Search:
     """Why the last point was passed over."""
     last_factor: float = 1.0
     """Of the last shape with bounded support: where the search for the next one's starts."""
+    least_swept: float = math.inf
+    """The least cost of the sweep so far."""
 
     def run(self, *, seed: int, progress: bool) -> Mechanism:
         points = self._sweep_points(seed)
@@ -157,7 +159,9 @@ class _Search:
 
     def swept(self, point: Point) -> float:
         """The cost at the cheap budget, or near the exact one for noise of bounded support, which has no other."""
-        return self._cost(point, lambda shape: self._cheap_factor(shape, SWEEP))
+        cost = self._cost(point, lambda shape: self._cheap_factor(shape, SWEEP))
+        self.least_swept = min(self.least_swept, cost)
+        return cost
 
     def objective(self, point: Point) -> float:
         """The cost at the exact budget for one coordinate, at the cheap one otherwise."""
@@ -166,7 +170,15 @@ class _Search:
     def _cheap_factor(self, shape: Mechanism, effort: Effort = RANK) -> float:
         if not self._has_no_cheap_budget(shape):
             return self.budget.factor_of(shape)
-        self.last_factor = exact_factor(self.problem.constraints, shape, start=self.last_factor, effort=effort)
+        self.last_factor = exact_factor(
+            self.problem.constraints,
+            shape,
+            start=self.last_factor,
+            effort=effort,
+            is_hopeless=lambda factor: (
+                effort is SWEEP and self.problem.cost_of(shape.scaled(factor)) > self.least_swept
+            ),
+        )
         return self.last_factor
 
     def _exact_factor(self, shape: Mechanism) -> float:

@@ -56,7 +56,7 @@ SHAPES = (
     ),
     ParametricFamily(
         TruncatedLaplace.family,
-        (ShapeParameter("bound/scale", 0.1, 80.0, logarithmic=True),),
+        (ShapeParameter("bound/scale", 0.1, 500.0, logarithmic=True),),
         lambda ratio: TruncatedLaplace(1.0, ratio),
         _truncation_starts,
     ),

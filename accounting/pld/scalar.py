@@ -32,6 +32,8 @@ _EPS = float(np.finfo(np.float64).eps)
 _RIM = 8 * _EPS  # relative, around the end of a bounded support
 _MOST_CUTS = 3 * 2**17  # of one step's loss: about 100 MiB of arrays while they are made into pieces
 _KNOTS, _MIDDLE_KNOTS = 300, 60
+_LEAST_FALL = 4.0  # of log p over one piece towards the end of a bounded support
+_MOST_FALLS = 1000
 
 
 class TooManyCuts(Exception):
@@ -107,10 +109,20 @@ def _knots(mechanism: Mechanism, shift: float, depth: float) -> tuple[Array, Arr
     middle = shift * np.linspace(0, 0.5, _MIDDLE_KNOTS)
     if mechanism.support < math.inf:  # only where the loss is finite
         reach = mechanism.support * (1 - _RIM) - shift
-        left = np.union1d(left[left < reach], reach) if reach > 0 else np.empty(0)
+        left = _up_to(mechanism, left[left < reach], reach) if reach > 0 else np.empty(0)
         middle = np.union1d(middle[middle > -reach], -reach) if reach < 0 else middle
         return left, middle[middle <= 0.5 * shift]
     return cells.cut_at_breaks(mechanism, shift, left, middle)
+
+
+def _up_to(mechanism: Mechanism, left: Array, reach: float) -> Array:
+    """`left` (not empty: it starts at 0) and on to `reach` in steps over which the density falls little.
+
+    A density that falls by many powers of e within one piece cannot be told from a jump (`_misplaced`).
+    """
+    fall = float(mechanism.log_density_drop(left[-1:], np.array([reach - left[-1]]))[0])
+    count = int(min(max(fall / _LEAST_FALL, 1.0), _MOST_FALLS)) + 1
+    return np.concatenate([left, np.linspace(left[-1], reach, count + 1)[1:]])
 
 
 def _loss_left(mechanism: Mechanism, shift: float, distance: Array) -> Array:

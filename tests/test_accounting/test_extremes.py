@@ -12,7 +12,15 @@ from optnoise.accounting.dimension import octave_orders, renyi_in_dimension
 from optnoise.accounting.event import Event
 from optnoise.accounting.f_divergence import renyi_bounds
 from optnoise.accounting.renyi import renyi_curve
-from optnoise.mechanisms import GammaLaplace, Gaussian, GaussianMixture, GeneralisedGaussian, Laplace, ScaleMixture
+from optnoise.mechanisms import (
+    GammaLaplace,
+    Gaussian,
+    GaussianMixture,
+    GeneralisedGaussian,
+    Laplace,
+    ScaleMixture,
+    TruncatedLaplace,
+)
 from references import approx, gaussian_delta
 
 
@@ -151,3 +159,13 @@ def test_deltas_below_the_normal_floats_claim_nothing_new(noise, steps, rate):
     shallow = delta(noise, epsilon=1.5 * least.upper, **settings_)
     assert shallow.lower == 0.0
     assert shallow.upper in (0.0, pytest.approx(1e-300))
+
+
+@pytest.mark.parametrize("ratio", [80, 240, 600])
+@pytest.mark.parametrize(("steps", "rate"), [(10, 1.0), (100, 0.1)])
+def test_a_bound_far_out_changes_nothing(ratio, steps, rate):
+    """A density that falls by e^40 within the last piece was taken for a jump there: the upper end became infinite."""
+    settings_ = {"delta": 1e-5, "steps": steps, "sampling_rate": rate, "dimension": 1}
+    cut, whole = epsilon(TruncatedLaplace(3.0, 3.0 * ratio), **settings_), epsilon(Laplace(3.0), **settings_)
+    assert cut.lower <= whole.upper
+    assert whole.lower <= cut.upper == pytest.approx(whole.upper, rel=1e-4)
