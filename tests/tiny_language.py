@@ -62,6 +62,7 @@ def _byte_pairs() -> tuple[dict[str, int], list[tuple[str, str]]]:
 def tokenizer_of(family: str) -> Any:
     """WordPiece for BERT, byte pairs for the others; Llama's puts a start token before a text, and has no padding."""
     import transformers
+    from tokenizers import AddedToken
 
     if family == "bert":
         words = sorted({word.lower() for text in (*TEXTS, *SOURCES, *TARGETS) for word in text.split()})
@@ -78,7 +79,8 @@ def tokenizer_of(family: str) -> Any:
     vocabulary = {**{token: place for place, token in enumerate(special)}}
     vocabulary |= {token: place + len(special) for token, place in pairs.items()}
     if family == "roberta":
-        return transformers.RobertaTokenizer(vocab=vocabulary, merges=merges)
+        mask = AddedToken("<mask>", lstrip=True, special=True)  # takes the space before it, as the published ones do
+        return transformers.RobertaTokenizer(vocab=vocabulary, merges=merges, mask_token=mask)
     if family == "gpt2":
         return transformers.GPT2Tokenizer(vocab=vocabulary, merges=merges)
     return _with_start_token(vocabulary, merges)
@@ -95,7 +97,8 @@ def _with_start_token(vocabulary: dict[str, int], merges: list[tuple[str, str]])
     backend.post_processor = processors.TemplateProcessing(
         single="<|begin|> $A", special_tokens=[("<|begin|>", vocabulary["<|begin|>"])]
     )
-    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<|begin|>", eos_token="<|end|>")
+    names = {"bos_token": "<|begin|>", "eos_token": "<|end|>"}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=backend, add_bos_token=True, **names)
 
 
 def configuration(family: str, tokenizer: Any, **more: Any) -> Any:
