@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
-from optnoise.finetune import make_private
+from optnoise.finetune import GhostClipping, UnsupportedModelError, make_private
 from optnoise.finetune.losses import check_losses_are_per_example
 from optnoise.finetune.models import (
     TRAINED,
@@ -99,6 +99,27 @@ def test_one_private_step_moves_the_trained_part_and_nothing_else(family, kind, 
     for name, parameter in model.named_parameters():
         assert torch.equal(parameter, before[name]) != parameter.requires_grad, name
     assert training.dimension == sum(parameter.numel() for parameter in chosen)
+
+
+@pytest.mark.parametrize("family", ["roberta", "bert"])
+def test_a_language_head_that_reads_its_bias_itself_is_refused(family):
+    """The head's own bias is the decoder's under another name; it is passed over only where forward lets it be."""
+    model, _ = build(family, "masked_word")
+    holder, name = (model, "lm_head") if family == "roberta" else (model.cls, "predictions")
+    head = getattr(holder, name)
+    assert head.bias is head.decoder.bias
+    GhostClipping(model, 1.0)
+    changed = type(
+        "Doubled", (type(head),), {"forward": lambda self, hidden: type(head).forward(self, hidden) + self.bias}
+    )
+    head.__class__ = changed
+    with pytest.raises(UnsupportedModelError, match=r"Doubled.*cannot share parameters: bias"):
+        GhostClipping(model, 1.0)
+    head.__class__ = changed.__mro__[1]
+    forward = head.forward
+    head.forward = lambda hidden: forward(hidden) + head.bias
+    with pytest.raises(UnsupportedModelError, match="cannot share parameters: bias"):
+        GhostClipping(model, 1.0)
 
 
 @pytest.mark.parametrize(("family", "kind"), CELLS)
