@@ -12,6 +12,11 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from .layer_rules import LayerRule, Rules, find_rule, rule_names
 
 _ROOT = "(the model itself)"
+_SECOND_NAMES = {
+    "transformers.models.bert.modeling_bert.BertLMPredictionHead": ("bias", "decoder"),
+    "transformers.models.roberta.modeling_roberta.RobertaLMHead": ("bias", "decoder"),
+}
+"""Masked-language heads: the parameter that their forward does not read, and the child that holds it too and does."""
 
 
 class UnsupportedModelError(ValueError):
@@ -60,7 +65,7 @@ def trainable_layers(model: nn.Module, rules: Rules, *, fallback: bool) -> list[
     faults: dict[str, str] = {}
     modules = dict(model.named_modules())
     for name, module in modules.items():
-        own = {key: p for key, p in module.named_parameters(recurse=False, remove_duplicate=False) if p.requires_grad}
+        own = _own_parameters(module)
         rule = find_rule(module, rules) if own else None
         if (reason := _mixes_examples(module)) is not None:
             faults[name] = reason
@@ -84,6 +89,18 @@ def trainable_layers(model: nn.Module, rules: Rules, *, fallback: bool) -> list[
     if not layers and not unruled:
         raise ValueError("expected a model with trainable parameters, got none with requires_grad=True")
     return layers + unruled
+
+
+def _own_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The trainable parameters that stand in the module itself, without a second name for one of a child's."""
+    own = {key: p for key, p in module.named_parameters(recurse=False, remove_duplicate=False) if p.requires_grad}
+    kind = type(module)
+    second = _SECOND_NAMES.get(f"{kind.__module__}.{kind.__qualname__}")
+    if second is not None and "forward" not in vars(module):
+        key, child = second
+        if key in own and getattr(getattr(module, child, None), key, None) is own[key]:
+            del own[key]
+    return own
 
 
 def _mixes_examples(module: nn.Module) -> str | None:

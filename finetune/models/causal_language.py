@@ -88,6 +88,7 @@ class CausalLanguageModel(Objective):
         sources = token_ids(self.tokenizer, [example.source for example in examples])
         targets = token_ids(self.tokenizer, [self._lead + example.target for example in examples])
         frame = len(start) + len(self.separator_ids)
+        self._check_room(frame, max_length)
         self._check_targets([len(target) + 1 + frame for target in targets], max_length)
         ids, labels, cut_sources, cut_targets = [], [], 0, 0
         for source, target in zip(sources, targets, strict=True):
@@ -130,6 +131,7 @@ class CausalLanguageModel(Objective):
         if max_length < 4:
             raise ValueError(f"expected max_length >= 4 tokens, got {max_length=}")
         start = leading_ids(self.tokenizer)
+        self._check_room(len(start) + len(self.separator_ids), max_length)
         room = max_length - len(start) - len(self.separator_ids)
         ids = token_ids(self.tokenizer, list(sources))
         notice(sum(len(source) > room for source in ids), len(ids), "sources cut", max_length)
@@ -153,6 +155,11 @@ class CausalLanguageModel(Objective):
         sources = [example.source for example in examples]
         texts = self.generate(model, sources, max_length=max_length, batch_size=batch_size)
         return {**found, **self.task.metrics(texts, [example.references for example in examples])}
+
+    @staticmethod
+    def _check_room(frame: int, max_length: int) -> None:
+        if frame >= max_length:
+            raise ValueError(f"expected max_length > {frame}, the tokens of start and separator, got {max_length=}")
 
     def _check_targets(self, lengths: Sequence[int], max_length: int) -> None:
         too_long = [length for length in lengths if length > max_length]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
@@ -121,9 +122,14 @@ class SequenceClassification(Classification):
             raise ValueError(f"the model has {logits.shape[1]} classes, the task {len(self.task.labels)} labels")
         return logits
 
+    @functools.cached_property
+    def _between(self) -> int:
+        """How many end tokens the tokenizer puts between the texts of a pair: one for BERT, two for RoBERTa."""
+        return self.tokenizer.num_special_tokens_to_add(pair=True) - 2
+
     def _encoder_row(self, texts: Sequence[list[int]], max_length: int) -> tuple[list[int], list[int], bool]:
         start, end = as_id(self.tokenizer.cls_token_id), as_id(self.tokenizer.sep_token_id)
-        between = [end, end] if type(self.tokenizer).__name__.startswith("Roberta") else [end]
+        between = [end] * self._between
         extra = 2 + (len(between) if len(texts) == 2 else 0)
         kept = fit([len(text) for text in texts], max_length - extra)
         first = [start, *texts[0][: kept[0]]]

@@ -80,6 +80,7 @@ class MaskedWord(Classification):
     def _prompt_ids(self, texts: Sequence[str], max_length: int) -> tuple[list[int], list[int], bool]:
         """Ids before and after the mask, cut to fit with the three special tokens."""
         budget, current, was_cut = max_length - 3, list(texts), False
+        allowed = sum(len(ids) for ids in token_ids(self.tokenizer, current))
         while True:
             before, after = token_ids(self.tokenizer, list(self.prompt.around_mask(current)))
             excess = len(before) + len(after) - budget
@@ -91,17 +92,20 @@ class MaskedWord(Classification):
                     f"expected max_length >= {max_length + excess}, which the template {self.prompt.template!r} takes "
                     f"without a text, got {max_length=}"
                 )
-            kept = fit(lengths, max(sum(lengths) - excess, 0))
+            allowed = max(min(allowed, sum(lengths)) - excess, 0)  # falls in every round: the loop ends
+            kept = fit(lengths, allowed)
             current = [self._cut(text, count) for text, count in zip(current, kept, strict=True)]
             was_cut = True
 
     def _cut(self, text: str, tokens: int) -> str:
-        """The text up to the end of its first `tokens` tokens."""
+        """The text up to the end of its first `tokens` tokens, without a last character that is cut in two."""
         found: Any = self.tokenizer(
             text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True, verbose=False
         )
         offsets = found["offset_mapping"]
-        return text if tokens >= len(offsets) else text[: offsets[tokens - 1][1]] if tokens else ""
+        if tokens >= len(offsets):
+            return text
+        return text[: min(offsets[tokens - 1][1], offsets[tokens][0])] if tokens else ""
 
 
 def label_token_ids(tokenizer: PreTrainedTokenizerBase, words: Sequence[str]) -> list[int]:

@@ -55,11 +55,11 @@ class Objective(abc.ABC):
         longest = max(len(row["input_ids"]) for row in rows)
         batch = {}
         for name, first in rows[0].items():
-            if isinstance(first, (int, Tensor)):
-                batch[name] = torch.tensor([int(row[name]) for row in rows])
-                continue
-            filler = fillers.get(name, IGNORED)
-            batch[name] = torch.tensor([[*row[name], *[filler] * (longest - len(row[name]))] for row in rows])
+            values = [value.tolist() if isinstance(value, Tensor) else value for value in (row[name] for row in rows)]
+            if not isinstance(first, int) and not (isinstance(first, Tensor) and first.dim() == 0):
+                filler = fillers.get(name, IGNORED)
+                values = [[*value, *[filler] * (longest - len(value))] for value in values]
+            batch[name] = torch.tensor(values)
         return batch
 
 
