@@ -206,7 +206,7 @@ def interval_mass(mechanism: Mechanism, near: Array, far: Array) -> tuple[Array,
     log_near = mechanism.log_tail(near)
     with np.errstate(invalid="ignore"):
         log_far = np.where(np.isfinite(far), mechanism.log_tail(np.minimum(far, 1e150)), -np.inf)
-    drop = log_far - log_near
+    drop = np.minimum(log_far - log_near, 0.0)  # tails may round upwards over the rim of a jump
     with np.errstate(divide="ignore", over="ignore"):
         mass = log_near + np.log(-np.expm1(drop))
         error = 4 * _EPS * (1 + np.abs(log_near)) / np.maximum(-np.expm1(drop), 1e-300)
