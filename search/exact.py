@@ -14,6 +14,8 @@ from ..mechanisms import Mechanism
 from .constraint import Constraint
 
 _TRIES = 25
+_USUAL_SLOPE = -1.3  # of log ε over the log of the scale
+_FLATTEST = -0.05  # ε of noise with jumps has plateaus: bounds the steps across one
 _PASSES = 3  # over all constraints: rounding may undo one of them once
 
 
@@ -102,7 +104,7 @@ def _solve(
 ) -> float:
     """The log factor at which ε is the target: secant steps inside a bracket; at a jump of ε its private side."""
     below, above = -math.inf, math.inf  # log factors with ε above and below the target
-    slope, last = -1.3, (math.nan, math.nan)
+    slope, last = _USUAL_SLOPE, (math.nan, math.nan)
     for _ in range(_TRIES):
         value = _log_excess(asked, shape, at, effort)
         below, above = (at, above) if value > 0 else (below, at)
@@ -112,11 +114,12 @@ def _solve(
             break
         measured = (value - last[1]) / (at - last[0])
         is_measured = -20 < measured < -0.2
-        slope = measured if is_measured else -1.3
-        if value == 0 or (is_measured and abs(value) <= effort.close):
-            return at - value / slope
+        slope = min(max(measured, -20.0), _FLATTEST) if math.isfinite(measured) else _USUAL_SLOPE
+        step = min(max(-value / slope, -3.0), 3.0)
+        if abs(step) < effort.bracket or (is_measured and abs(value) <= effort.close):
+            return at + step
         last = at, value
-        at += min(max(-value / slope, -3.0), 3.0)
+        at += step
         if not below < at < above:
             at = 0.5 * (below + above)
     return above if math.isfinite(above) else at
