@@ -119,6 +119,8 @@ class _Search:
     """Why the last point was passed over."""
     last_factor: float = 1.0
     """Of the last shape with bounded support: where the search for the next one's starts."""
+    exact_over_cheap: float = 1.0
+    """Ratio of the two factors of the last shape: the next one's is near."""
     least_swept: float = math.inf
     """The least cost of the sweep so far."""
 
@@ -184,7 +186,10 @@ class _Search:
     def _exact_factor(self, shape: Mechanism) -> float:
         if self._has_no_cheap_budget(shape):
             return self._cheap_factor(shape)
-        return exact_factor(self.problem.constraints, shape, start=self._cheap_factor(shape))
+        cheap = self._cheap_factor(shape)
+        exact = exact_factor(self.problem.constraints, shape, start=cheap * self.exact_over_cheap)
+        self.exact_over_cheap = exact / cheap
+        return exact
 
     def _has_no_cheap_budget(self, shape: Mechanism) -> bool:
         """Bounded noise has no finite Rényi divergence."""
