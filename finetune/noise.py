@@ -3,7 +3,8 @@
     gradient = (Σ_i clipped gradient_i + s · noise) / divisor
 
 The noise is sized for the *sum*, whose sensitivity is C; s is C, or the group's own scale where parameters are clipped
-in groups (`modes.py`). The divisor is a constant chosen before seeing the data.
+in groups (`modes.py`). The divisor is a constant chosen before seeing the data. Where several processes have a part of
+the sum each, the first adds all of the noise to its own part before the parts are added up: it is there once.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from ..mechanisms import Mechanism
+from ..mechanisms import Mechanism, Noise
 from .factored import FactoredGradient
+from .processes import ALONE, Processes
 from .recorded import wide_dtype
 
 _BLOCK = 2**20  # coordinates drawn at a time; a full block of Gaussian noise is drawn in float32 (`Mechanism.sample`)
@@ -88,22 +90,35 @@ class ClippedSum:
 def release(
     clipped_sum: ClippedSum,
     *,
-    mechanism: Mechanism,
+    mechanism: Noise,
     noise_scales: Mapping[str, float] | float,
     divisor: float,
     generator: torch.Generator,
+    processes: Processes = ALONE,
 ) -> None:
     """Set each trainable parameter's `.grad` to (clipped sum + s·noise) / divisor, in the parameter's dtype.
 
     s is the entry of `noise_scales` for the parameter; one number, the clipping norm C, holds for all. The noise is
-    independent over coordinates and parameters, drawn from `generator` in the model's order; parameters that no
-    example reached get noise too. Spends `clipped_sum`: raises RuntimeError on the second call.
+    independent over coordinates and parameters, or one vector of all of them if `mechanism` is spherical; drawn from
+    `generator` in the model's order; parameters that no example reached get noise too. With several `processes`, the
+    sum is that of their clipped sums, the noise is drawn by the first, and all get the same gradient. Spends
+    `clipped_sum`: raises RuntimeError on the second call.
     """
-    sums = clipped_sum.spend()
-    stream = _NoiseStream(mechanism, generator, sum(total.numel() for _, total in sums.values()))
-    for name, (parameter, total) in sums.items():
-        scale = noise_scales[name] if isinstance(noise_scales, Mapping) else noise_scales
-        stream.privatise(total.view(-1), scale, divisor)
+
+    def noisy_share() -> dict[str, tuple[nn.Parameter, Tensor]]:
+        sums = clipped_sum.spend()
+        coordinates = sum(total.numel() for _, total in sums.values())
+        stream = _NoiseStream(mechanism, generator, coordinates) if processes.is_first else None
+        for name, (_, total) in sums.items():
+            if stream is not None:
+                scale = noise_scales[name] if isinstance(noise_scales, Mapping) else noise_scales
+                stream.add_to(total.view(-1), scale)
+            total.div_(divisor)
+        return sums
+
+    shares = processes.agreed("adding the noise", noisy_share)
+    processes.sum_([total for _, total in shares.values()])
+    for parameter, total in shares.values():
         parameter.grad = total.to(parameter.dtype)
 
 
@@ -112,21 +127,23 @@ class _NoiseStream:
     """The noise of one release, `total` coordinates of it, drawn block by block across the parameters.
 
     A draw of many coordinates is the cheapest, and a block is the largest temporary. Models with 2^20 parameters or
-    more get full blocks, which for Gaussian noise are float32 draws: see `Mechanism.sample`.
+    more get full blocks, which for Gaussian noise are float32 draws: see `Mechanism.sample`. Spherical noise is one
+    block of float64: its coordinates share a norm.
     """
 
-    def __init__(self, mechanism: Mechanism, generator: torch.Generator, total: int) -> None:
+    def __init__(self, mechanism: Noise, generator: torch.Generator, total: int) -> None:
         self._mechanism, self._generator, self._left = mechanism, generator, total
         self._block: Tensor | None = None
         self._used = 0
 
-    def privatise(self, flat: Tensor, scale: float, divisor: float) -> None:
-        """flat = (flat + scale · (the next coordinates)) / divisor, in place."""
+    def add_to(self, flat: Tensor, scale: float) -> None:
+        """flat += scale · (the next coordinates), in place."""
         start = 0
         while start < len(flat):
             block = self._next_block(flat)
             count = min(len(block) - self._used, len(flat) - start)
-            flat[start : start + count].add_(block[self._used : self._used + count], alpha=scale).div_(divisor)
+            part = block[self._used : self._used + count].to(flat)
+            flat[start : start + count].add_(part, alpha=scale)
             self._used += count
             self._left -= count
             start += count
@@ -134,6 +151,12 @@ class _NoiseStream:
     def _next_block(self, like: Tensor) -> Tensor:
         """The block in use, a new one if it is used up or of another kind; no coordinate is given out twice."""
         block = self._block
+        if not isinstance(self._mechanism, Mechanism):
+            if block is None:
+                self._block = block = self._mechanism.sample(
+                    (self._left,), generator=self._generator, dtype=torch.float64
+                )
+            return block
         if block is None or self._used == len(block) or (block.dtype, block.device) != (like.dtype, like.device):
             count = min(_BLOCK, self._left)
             block = self._mechanism.sample((count,), generator=self._generator, device=like.device, dtype=like.dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from typing import Any, final
 
@@ -11,55 +10,68 @@ import torch
 from torch import nn
 
 from ..accounting import EpsilonInterval, Ledger, Release, epsilon
-from ..mechanisms import Mechanism, _validate, independent
+from ..mechanisms import Noise, _validate
 from .clipping import GhostClipping, Recording
 from .layer_rules import LAYER_RULES, Rules
 from .modes import ClippingMode
 from .noise import release
+from .processes import Processes, find_processes
 from .randomness import Randomness
-from .sampling import LogicalBatch, PoissonSampler
+from .replicas import check_not_wrapped, fingerprint, make_equal, trained
+from .sampling import LogicalBatch, PoissonSampler, SharedSampler
+from .shared_ledger import LedgerLike, open_ledger
 
 
 def make_private(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     *,
-    mechanism: Mechanism,
+    mechanism: Noise,
     clipping_norm: float | ClippingMode,
     dataset_size: int,
     sampling_rate: float,
     divisor: float,
-    ledger: Ledger | str | os.PathLike[str] | None = None,
+    ledger: LedgerLike = None,
     adjacency: str = "add_or_remove_one",
     seed: int | None = None,
     rules: Rules = LAYER_RULES,
     fallback: bool = True,
+    process_group: Any = "auto",
 ) -> PrivateTraining:
     """Make the training of `model`'s trainable parameters by `optimizer` differentially private.
 
-    Freeze, move and wrap the model first, then build the optimizer, then call this. Model, optimizer and learning-rate
+    Freeze and move the model first, then build the optimizer, then call this. Model, optimizer and learning-rate
     schedulers stay the objects they are; nothing is replaced.
+
+    With several processes (`torch.distributed`), each calls this with the same arguments, a model of the same form and
+    the same records in the same order. They start from the first one's weights, compute the clipped gradients of their
+    shares of one Poisson sample, and get the same noisy gradient: docs/scaling.md. The model is not wrapped.
 
     Args:
         model: trains the parameters that have requires_grad=True now. Its first axis is always the batch.
         optimizer: any `torch.optim` optimizer that holds those very parameters (and no tensor from elsewhere).
-        mechanism: noise in units of C, calibrated for the number of steps that will be run.
+        mechanism: noise in units of C, calibrated for the number of steps that will be run; spherical noise is for
+            vectors of all trainable parameters.
         clipping_norm: C > 0, the L2 bound on one example's gradient, or a mode of clipping: `Flat`, `Automatic`,
             `PerLayer`, `GroupWise`. Noise and ledger are for the mode's joint bound.
         dataset_size: number of training records n.
         sampling_rate: q in (0, 1], the probability of every record to be in a logical batch.
         divisor: constant > 0 that divides the noisy sum, such as the expected batch size. Choose it before seeing the
-            data; the actual batch size is private.
+            data; the actual batch size is private. It is for the whole sum, whatever the number of processes.
         ledger: where each noisy step is recorded before it is used: a `Ledger`, the path of its file, or None to keep
-            it in memory only (a crash then loses the record).
+            it in memory only (a crash then loses the record). Only the first process writes the file.
         adjacency: what one record's presence means; see `accounting.Release`.
         seed: leave None. A seed makes noise and samples reproducible, and the run *not private*.
         rules: layer rules; `LAYER_RULES` extended by your own.
         fallback: whether modules without a rule may be clipped by `torch.func.vmap`; see `GhostClipping`.
+        process_group: the processes that train this model together: a `torch.distributed.ProcessGroup`; "auto": the
+            default one if it was initialised, else this process alone; None: this process alone.
 
     Raises:
         UnsupportedModelError: lists every module that cannot be trained privately.
-        ValueError: a bad argument; the optimizer does not hold the model's own trainable parameters.
+        ValueError: a bad argument; the optimizer does not hold the model's own trainable parameters; the model is
+            wrapped (DistributedDataParallel) or sharded; arguments differ between processes.
+        ProcessError: another process failed or ended.
 
     Example:
         >>> import torch
@@ -81,26 +93,37 @@ def make_private(
         >>> training.epsilon(delta=1e-5).upper < 3.0
         True
     """
-    if not isinstance(clipping_norm, ClippingMode):
-        _validate.positive("clipping_norm", clipping_norm)
-    _validate.positive("divisor", divisor)
-    clipping = GhostClipping(model, clipping_norm, rules=rules, fallback=fallback)
-    check_optimizer(clipping.model, optimizer, clipping.parameters)
-    device = next(iter(clipping.parameters.values())).device
-    randomness = Randomness.secret(device) if seed is None else Randomness.from_seed(seed, device)
-    sampler = PoissonSampler(dataset_size, sampling_rate, randomness.sampling)
-    one_step = Release(
-        independent(mechanism), sampling_rate=sampling_rate, dimension=clipping.dimension, adjacency=adjacency
+    processes = find_processes(process_group)
+
+    def prepare() -> tuple[GhostClipping, Release, SharedSampler, Randomness]:
+        check_not_wrapped(model)
+        if not isinstance(clipping_norm, ClippingMode):
+            _validate.positive("clipping_norm", clipping_norm)
+        _validate.positive("divisor", divisor)
+        clipping = GhostClipping(model, clipping_norm, rules=rules, fallback=fallback)
+        check_optimizer(clipping.model, optimizer, clipping.parameters)
+        device = next(iter(clipping.parameters.values())).device
+        randomness = Randomness.secret(device) if seed is None else Randomness.from_seed(seed, device)
+        sampler = SharedSampler(PoissonSampler(dataset_size, sampling_rate, randomness.sampling), processes)
+        one_step = Release(mechanism, sampling_rate=sampling_rate, dimension=clipping.dimension, adjacency=adjacency)
+        one_step_is_bounded(one_step)
+        return clipping, one_step, sampler, randomness
+
+    clipping, one_step, sampler, randomness = processes.agreed("make_private", prepare)
+    processes.same(
+        "make_private",
+        lambda: {
+            "mechanism, sampling_rate, dimension and adjacency": one_step,
+            "clipping_norm": repr(clipping.mode),
+            "divisor": divisor,
+            "dataset_size": dataset_size,
+            "seed": seed,
+            "trainable parameters": trained(clipping.parameters),
+        },
     )
-    one_step_is_bounded(one_step)
+    make_equal(clipping.model, processes)
     return PrivateTraining(
-        clipping,
-        optimizer,
-        one_step,
-        divisor,
-        ledger if isinstance(ledger, Ledger) else Ledger(ledger),
-        sampler,
-        randomness,
+        clipping, optimizer, one_step, divisor, open_ledger(ledger, processes), sampler, randomness, processes
     )
 
 
@@ -119,8 +142,9 @@ class PrivateTraining:
         release: Release,
         divisor: float,
         ledger: Ledger,
-        sampler: PoissonSampler,
+        sampler: SharedSampler,
         randomness: Randomness,
+        processes: Processes,
     ) -> None:
         self.optimizer = optimizer
         self.release = release
@@ -129,6 +153,7 @@ class PrivateTraining:
         self._clipping = clipping
         self._sampler = sampler
         self._randomness = randomness
+        self._processes = processes
         self._batch: LogicalBatch | None = None
         self._step_is_due = False  # noise was added, and the optimizer has not used the gradient yet
         self._guards = (
@@ -145,9 +170,9 @@ class PrivateTraining:
         return self._clipping.model
 
     @property
-    def mechanism(self) -> Mechanism:
+    def mechanism(self) -> Noise:
         """The noise of each step, in units of C."""
-        return independent(self.release.mechanism)
+        return self.release.mechanism
 
     @property
     def clipping_norm(self) -> float:
@@ -166,7 +191,7 @@ class PrivateTraining:
 
     @property
     def batch_size(self) -> int:
-        """Number of examples in the logical batch now in work. Poisson batches vary: never count on a fixed size."""
+        """Number of examples of the logical batch now in work that this process has: never count on a fixed size."""
         return 0 if self._batch is None else len(self._batch)
 
     def epsilon(self, *, delta: float, further_steps: int = 0) -> EpsilonInterval:
@@ -185,11 +210,15 @@ class PrivateTraining:
             raise RuntimeError(_UNSTEPPED)
 
     def next_batch(self) -> LogicalBatch:
-        """Draw the next Poisson batch; it may be empty. Raises RuntimeError if the last one was not stepped."""
-        self._check_attached()
-        if self._batch is not None or self._step_is_due:
-            raise RuntimeError(_UNSTEPPED)
-        self._batch = self._sampler.draw()
+        """Draw the next Poisson batch, or this process's share; it may be empty. Raises RuntimeError if the last one
+        was not stepped."""
+
+        def check() -> None:
+            self._check_attached()
+            if self._batch is not None or self._step_is_due:
+                raise RuntimeError(_UNSTEPPED)
+
+        self._batch = self._sampler.draw(check)
         return self._batch
 
     @contextlib.contextmanager
@@ -226,6 +255,25 @@ class PrivateTraining:
         batch. What is done with the noisy gradient in between (a look at its norm, a rescaling) costs no privacy; a
         backward pass into it would.
         """
+        self._processes.agreed("step()", self._check_step)
+        if self._processes.are_several:
+            self._processes.same("step()", lambda: {"weights": fingerprint(self._clipping.parameters.values())})
+        self._processes.agreed(
+            "recording the step",
+            lambda: self.ledger.record(self.release, clipping_norm=self.clipping_norm, divisor=self.divisor),
+        )
+        release(
+            self._clipping.take(),
+            mechanism=self.mechanism,
+            noise_scales=self._clipping.noise_scales,
+            divisor=self.divisor,
+            generator=self._randomness.noise,
+            processes=self._processes,
+        )
+        self._batch = None
+        self._step_is_due = True
+
+    def _check_step(self) -> None:
         self._check_attached()
         if self._batch is None:
             raise RuntimeError("step() needs a logical batch, each is stepped once; take the next one first")
@@ -238,16 +286,6 @@ class PrivateTraining:
         self._clipping.check_unchanged()
         check_optimizer(self.model, self.optimizer, self._clipping.parameters)
         _refuse_other_gradients(self.optimizer, self._clipping.parameters)
-        self.ledger.record(self.release, clipping_norm=self.clipping_norm, divisor=self.divisor)
-        release(
-            self._clipping.take(),
-            mechanism=self.mechanism,
-            noise_scales=self._clipping.noise_scales,
-            divisor=self.divisor,
-            generator=self._randomness.noise,
-        )
-        self._batch = None
-        self._step_is_due = True
 
     # ---- ending, saving -----------------------------------------------------------------------------------------
 
