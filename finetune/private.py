@@ -255,9 +255,7 @@ class PrivateTraining:
         batch. What is done with the noisy gradient in between (a look at its norm, a rescaling) costs no privacy; a
         backward pass into it would.
         """
-        self._processes.agreed("step()", self._check_step)
-        if self._processes.are_several:
-            self._processes.same("step()", lambda: {"weights": fingerprint(self._clipping.parameters.values())})
+        self._processes.same("step()", self._check_step)
         self._processes.agreed(
             "recording the step",
             lambda: self.ledger.record(self.release, clipping_norm=self.clipping_norm, divisor=self.divisor),
@@ -273,7 +271,8 @@ class PrivateTraining:
         self._batch = None
         self._step_is_due = True
 
-    def _check_step(self) -> None:
+    def _check_step(self) -> dict[str, str]:
+        """What must be the same in all processes."""
         self._check_attached()
         if self._batch is None:
             raise RuntimeError("step() needs a logical batch, each is stepped once; take the next one first")
@@ -286,6 +285,8 @@ class PrivateTraining:
         self._clipping.check_unchanged()
         check_optimizer(self.model, self.optimizer, self._clipping.parameters)
         _refuse_other_gradients(self.optimizer, self._clipping.parameters)
+        parameters = self._clipping.parameters.values()
+        return {"weights": fingerprint(parameters)} if self._processes.are_several else {}
 
     # ---- ending, saving -----------------------------------------------------------------------------------------
 
