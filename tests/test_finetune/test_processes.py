@@ -104,9 +104,9 @@ def test_noise_is_drawn_once_for_every_coordinate(pair, mechanism):
 
 
 def test_spherical_noise_has_one_radius_for_all_processes(pair):
-    """A radius that varies much (k = 2): independent draws of parts would even it out."""
-    mechanism = SphericalGamma(24, 2.0, 1.5, 1.0)
-    first, second = pair.run(jobs.noise_alone, steps=150, mechanism=mechanism)
+    """A radius that varies much, Gamma(4): two draws would even it out."""
+    mechanism = SphericalGamma.l2_mechanism(4, 1.0)
+    first, second = pair.run(jobs.noise_alone, steps=150, outputs=1, mechanism=mechanism)
     assert np.array_equal(first, second)
     radii = np.linalg.norm(first, axis=1)
 
@@ -116,7 +116,7 @@ def test_spherical_noise_has_one_radius_for_all_processes(pair):
     assert stats.kstest(radii, law).pvalue > 1e-4
     assert stats.kstest(np.linalg.norm(first + np.roll(first, 1, axis=0), axis=1), law).pvalue < 1e-4
     directions = first / radii[:, None]
-    assert abs((directions[:, 0] ** 2).mean() * 24 - 1) < 5 * np.sqrt(2 / 150)
+    assert abs((directions[:, 0] ** 2).mean() * 4 - 1) < 5 * np.sqrt(2 / 150)
 
 
 # ---- ledger, checkpoints ----------------------------------------------------------------------------------------
