@@ -68,9 +68,9 @@ class Processes:
         result, _ = self._exchange(what, action, tell=lambda _: None)
         return result
 
-    def same(self, what: str, action: Callable[[], dict[str, Any]]) -> None:
-        """As `agreed`; then raise ValueError naming the first entry that differs between the processes."""
-        _, contents = self._exchange(what, action, tell=lambda result: result)
+    def same(self, what: str, action: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """As `agreed`; raises ValueError naming the first entry that differs between the processes."""
+        result, contents = self._exchange(what, action, tell=lambda result: result)
         for rank, content in enumerate(contents):
             for name, first in contents[0].items():
                 if content[name] != first:
@@ -78,6 +78,7 @@ class Processes:
                         f"expected the same {name} in all {self.size} processes at {what}, got {first!r} in process 0 "
                         f"and {content[name]!r} in process {rank}"
                     )
+        return result
 
     def from_first(self, what: str, action: Callable[[], _Result]) -> _Result:
         """As `agreed`, but the result of the first process, for all. `action` runs in each of them."""

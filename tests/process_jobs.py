@@ -6,7 +6,7 @@ import time
 
 import torch
 import torch.nn.functional as functional
-from optnoise.finetune import make_private
+from optnoise.finetune import make_private, make_zeroth_order
 from optnoise.mechanisms import Gaussian
 from torch import nn
 
@@ -145,3 +145,88 @@ def ends_in_second(rank):
     except RuntimeError as error:
         return time.monotonic() - begin, type(error).__name__, str(error)
     return None
+
+
+# ---- without gradients ------------------------------------------------------------------------------------------
+
+
+def zeroth_order(model, **changes):
+    settings = {
+        "mechanism": Gaussian(1.0),
+        "clipping_norm": 0.5,
+        "dataset_size": RECORDS,
+        "sampling_rate": 0.3,
+        "divisor": 12.0,
+        "smoothing": 1e-3,
+        "learning_rate": 0.05,
+        "seed": 1,
+        **changes,
+    }
+    return make_zeroth_order(model, **settings)
+
+
+def losses_of(model):
+    features, labels = data()
+    features = features.to(next(model.parameters()).dtype)
+    return lambda index: functional.cross_entropy(model(features[index]).double(), labels[index], reduction="none")
+
+
+def trained_without_gradients(rank, *, steps=6, dtype=torch.float64, own_weights=False, **changes):
+    """Weights (their bits), releases, and what was sent to be added up: pairs of dtype and number of elements."""
+    sent = []
+    add_up = torch.distributed.all_reduce
+
+    def noting(tensor, *args, **more):
+        sent.append((str(tensor.dtype), tensor.numel()))
+        return add_up(tensor, *args, **more)
+
+    torch.distributed.all_reduce = noting
+    try:
+        model = network(seed=rank if own_weights else 0, dtype=dtype)
+        training = zeroth_order(model, **changes)
+        released, shares = [], []
+        for batch in training.logical_batches(steps):
+            shares.append(batch.indices.tolist())
+            released += training.step(losses_of(model), batch.microbatches(1)).derivatives.tolist()
+    finally:
+        torch.distributed.all_reduce = add_up
+    return {
+        "weights": weights(model),
+        "released": released,
+        "shares": shares,
+        "sent": sent,
+        "recorded": training.ledger.steps,
+        "direction_seed": training.direction_seed,
+    }
+
+
+def resumed_without_gradients(rank, *, stop, steps, path):
+    """As the above, but begun anew after `stop` steps."""
+    model = network()
+    training = zeroth_order(model, ledger=path, directions=2, joint=False)
+    for batch in training.logical_batches(stop):
+        training.step(losses_of(model), batch.microbatches(1))
+    state, saved = training.state_dict(), model.state_dict()
+    model = network(seed=5)
+    model.load_state_dict(saved)
+    training = zeroth_order(model, ledger=path, directions=2, joint=False)
+    training.load_state_dict(state)
+    for batch in training.logical_batches(steps - stop):
+        training.step(losses_of(model), batch.microbatches(1))
+    return {"weights": weights(model), "recorded": training.ledger.steps}
+
+
+def fails_without_gradients(rank, *, how):
+    """The second process fails in its second step; then both try that step again."""
+    model = network()
+    training = zeroth_order(model, learning_rate=lambda updates: 0.1 if how != "rate" or rank == 0 else 0.2)
+    losses, errors = losses_of(model), []
+    faulty = (lambda index: losses(index).sum()) if rank == 1 else losses
+    for step, batch in enumerate(training.logical_batches(3)):
+        if how == "losses" and step == 1:
+            try:
+                training.step(faulty, batch.microbatches(1))
+            except (ValueError, RuntimeError) as error:
+                errors.append((type(error).__name__, str(error)))
+        training.step(losses, batch.microbatches(1))
+    return {"errors": errors, "weights": weights(model), "recorded": training.ledger.steps}

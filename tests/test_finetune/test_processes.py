@@ -222,6 +222,76 @@ def test_nobody_waits_for_a_process_that_ended(tmp_path):
     assert seconds < 15
 
 
+# ---- without gradients ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"mechanism": SILENT, "dtype": torch.float32},
+        {"directions": 3, "mechanism": Laplace(2.0), "joint": False, "dtype": torch.bfloat16},
+        {"directions": 3, "mechanism": SphericalGamma.gaussian(3, 1.0), "direction": "sphere", "weight_decay": 0.1},
+        {"sampling_rate": 0.02, "divisor": 1.0},
+    ],
+    ids=["gaussian", "silent", "scalars", "spherical", "empty"],
+)
+def test_without_gradients_two_processes_are_one_to_the_bit(pair, changes):
+    alone = jobs.trained_without_gradients(0, process_group=None, **changes)
+    first, second = pair.run(jobs.trained_without_gradients, **changes)
+    for found in (first, second):
+        assert np.array_equal(found["weights"], alone["weights"])
+        assert found["released"] == alone["released"]
+        assert found["recorded"] == 6
+        released = 1 if changes.get("joint") is False else changes.get("directions", 1)
+        assert found["sent"] == [("torch.int64", released)] * 6  # what is added up: k integers a step, no gradient
+    for whole, one, other in zip(alone["shares"], first["shares"], second["shares"], strict=True):
+        assert sorted(one + other) == whole
+    assert alone["sent"] == []
+
+
+def test_without_a_seed_the_directions_are_the_same_and_the_noise_is_not(pair):
+    changes = {"seed": None, "own_weights": True, "dtype": torch.float32}
+    first, second = pair.run(jobs.trained_without_gradients, **changes)
+    assert np.array_equal(first["weights"], second["weights"])
+    assert first["direction_seed"] == second["direction_seed"]
+    again, _ = pair.run(jobs.trained_without_gradients, **changes)
+    assert first["released"] != again["released"]
+
+
+def test_without_gradients_the_noise_is_drawn_once(pair):
+    """400 releases of a batch that is nearly always empty; 5 standard errors of the variance, 2 of it would be seen."""
+    changes = {"seed": None, "sampling_rate": 1e-4, "divisor": 1.0, "steps": 100, "directions": 4, "learning_rate": 0.0}
+    first, second = pair.run(jobs.trained_without_gradients, mechanism=Gaussian(2.0), **changes)
+    assert first["released"] == second["released"]
+    released = np.array(first["released"]) / 0.5
+    assert abs(released.var() / 4 - 1) < 5 * np.sqrt(2 / 400)
+    assert stats.kstest(released, stats.norm(scale=2).cdf).pvalue > 1e-4
+
+
+def test_without_gradients_a_run_goes_on_after_a_checkpoint(pair, tmp_path):
+    """After 3 of 6 scalar releases, 2 an update: one waits in the checkpoint."""
+    found = pair.run(jobs.resumed_without_gradients, stop=3, steps=6, path=tmp_path / "ledger.jsonl")
+    whole = jobs.trained_without_gradients(0, directions=2, joint=False, process_group=None)
+    assert all(np.array_equal(result["weights"], whole["weights"]) for result in found)
+    assert Ledger(tmp_path / "ledger.jsonl").steps == 6
+
+
+def test_without_gradients_a_step_that_failed_in_one_process_can_be_tried_again(pair):
+    first, second = pair.run(jobs.fails_without_gradients, how="losses")
+    assert first["errors"][0][0] == "ProcessError"
+    assert "process 1: ValueError: expected one loss per example" in first["errors"][0][1]
+    assert second["errors"][0][0] == "ValueError"
+    assert np.array_equal(first["weights"], second["weights"])
+    assert first["recorded"] == 3  # nothing was charged for the failure
+
+
+def test_without_gradients_rates_that_differ_are_refused(pair):
+    for found in pair.outcomes(jobs.fails_without_gradients, how="rate"):
+        assert isinstance(found, ValueError)
+        assert "the same learning rate" in str(found)
+
+
 # ---- one process ------------------------------------------------------------------------------------------------
 
 
