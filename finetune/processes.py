@@ -141,7 +141,8 @@ class Processes:
                 carried = self._carried(joined)
                 dist.all_reduce(carried, group=self._group)
                 for tensor, part in zip(bucket, carried.split([t.numel() for t in bucket]), strict=True):
-                    tensor.copy_(part.view(tensor.shape))
+                    if part.data_ptr() != tensor.data_ptr():
+                        tensor.copy_(part.view(tensor.shape))
 
     def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite each tensor by the first process's, of the same shape and dtype, bit by bit."""
