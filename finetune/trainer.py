@@ -28,6 +28,7 @@ from ..accounting import Ledger
 from ..mechanisms import Mechanism
 from .layer_rules import LAYER_RULES, Rules
 from .recipe import PrivacySettings
+from .replicas import check_not_wrapped
 from .support import trainable_parameters
 from .trainer_arguments import check_placement, private_arguments, steps_per_epoch
 from .trainer_callback import PrivacyCallback
@@ -38,7 +39,7 @@ from .trainer_losses import (
     columns_of,
     derived_loss,
 )
-from .trainer_rows import BATCH, LogicalBatches, checked_size, microbatches, rows_at, without_unused
+from .trainer_rows import BATCH, LogicalBatches, check_same_rows, checked_size, microbatches, rows_at, without_unused
 from .trainer_run import Plan, PrivateRun
 
 _FIRST_ROWS = 32  # of the training data, on which the loss is checked before training
@@ -71,6 +72,9 @@ class PrivateTrainer(Trainer):
 
     Raises:
         ValueError: an argument that private training does not take; no loss is known for the model.
+
+    Started by torchrun or accelerate in several processes, with a whole copy of the model in each, they share each
+    logical batch; the noise is drawn once. The first process logs and saves. See docs/scaling.md.
 
     Each line of the log has `epsilon`, the proven upper end so far; no line before the first release has one. The
     model comes out as it went in, without hooks; evaluation, prediction and saving are the Trainer's own.
@@ -177,15 +181,24 @@ class PrivateTrainer(Trainer):
     def begin_private_training(self) -> None:
         """Called by the training loop once model and optimizer are in place; clipping and noise start here."""
         run = self.private_run
+        check_not_wrapped(self.model_wrapped)
         run.begin(self._own_model(), _innermost(self.optimizer))
-        rows = self._training_rows(range(min(_FIRST_ROWS, run.dataset_size)))
+        first = range(min(_FIRST_ROWS, run.dataset_size))
+        check_same_rows(lambda: self._training_rows(first), run.processes)
         check_first_rows(
             self._own_model(),
             lambda batch: self._example_losses(self._own_model(), batch),
-            rows,
+            self._training_rows(first),
             self.data_collator,
             tolerance=_TOLERANCE.get(str(self.accelerator.mixed_precision), _HALF_TOLERANCE),
         )
+
+    def create_optimizer(self, *arguments: Any, **more: Any) -> Any:
+        """As `Trainer.create_optimizer`. With several processes the model is then prepared already, by the one way that
+        wraps it in nothing: the clipped sums are added up here, not gradients inside the backward pass."""
+        if self.args.world_size > 1:
+            self.accelerator.prepare_model(self._own_model(), evaluation_mode=True)
+        return super().create_optimizer(*arguments, **more)
 
     def get_train_dataloader(self, *arguments: Any, **more: Any) -> Any:
         """The logical batches, drawn one at a time while the loop asks for them."""
@@ -216,7 +229,12 @@ class PrivateTrainer(Trainer):
             total += losses.detach().sum()
         self._free_memory()
         training.privatise()
-        return total / max(1, len(batch)) if self._log_training_loss else torch.zeros_like(total)
+        return self._mean_over_processes(total, len(batch)) if self._log_training_loss else torch.zeros_like(total)
+
+    def _mean_over_processes(self, total: Tensor, count: int) -> Tensor:
+        """The mean loss of the whole logical batch."""
+        whole: Any = self.accelerator.reduce(torch.stack([total, torch.full_like(total, count)]), reduction="sum")
+        return whole[0] / whole[1].clamp(min=1)
 
     def _draw_batch(self) -> Any:
         batch = self.private_run.draw(self.state.global_step)
