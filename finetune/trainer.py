@@ -181,7 +181,7 @@ class PrivateTrainer(Trainer):
     def begin_private_training(self) -> None:
         """Called by the training loop once model and optimizer are in place; clipping and noise start here."""
         run = self.private_run
-        check_not_wrapped(self.model_wrapped)
+        check_not_wrapped(self.model_wrapped or self._own_model())
         run.begin(self._own_model(), _innermost(self.optimizer))
         first = range(min(_FIRST_ROWS, run.dataset_size))
         check_same_rows(lambda: self._training_rows(first), run.processes)

@@ -132,6 +132,18 @@ def wrapped(rank):
     private(model)
 
 
+def sharded(rank, *, root):
+    """A model whose layers, or which itself, is sharded by FSDP2; adapters on it would be plain."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = network(dtype=torch.float32)
+    fully_shard(model if root else model[0], mesh=init_device_mesh("cpu", (2,)))
+    if not root:
+        model[0].requires_grad_(False)
+    private(model)
+
+
 def ends_in_second(rank):
     """The second process ends in the middle of a batch. Seconds that the first one waited, and its error."""
     training = private(network())

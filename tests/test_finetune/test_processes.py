@@ -204,6 +204,13 @@ def test_a_model_wrapped_in_ddp_is_refused(pair):
         assert "model.module" in str(found)
 
 
+@pytest.mark.parametrize("root", [True, False], ids=["whole", "frozen layer"])
+def test_a_sharded_model_is_refused(pair, root):
+    for found in pair.outcomes(jobs.sharded, root=root):
+        assert isinstance(found, ValueError)
+        assert "whole copies only" in str(found)
+
+
 def test_the_pair_still_works_after_all_those_errors(pair):
     first, second = pair.run(jobs.trained, steps=2)
     assert np.array_equal(first["weights"], second["weights"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,13 +18,12 @@ pytestmark = pytest.mark.slow
 TESTS = Path(__file__).parents[1]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """What two processes left behind."""
-    folder = tmp_path_factory.mktemp("two")
+def torchrun(*arguments, cwd):
+    """Its standard output."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     finished = subprocess.run(
-        [*command, str(TESTS / "trainer_job.py"), str(folder)],
+        [*command, *map(str, arguments)],
+        cwd=cwd,
         capture_output=True,
         text=True,
         check=False,
@@ -31,6 +31,14 @@ def folder(tmp_path_factory):
         timeout=300,
     )
     assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What two processes left behind."""
+    folder = tmp_path_factory.mktemp("two")
+    torchrun(TESTS / "trainer_job.py", folder, cwd=folder)
     return folder
 
 
@@ -87,3 +95,14 @@ def test_a_private_run_leaves_no_state_of_generators(folder):
 def test_data_in_another_order_are_refused(reports):
     for report in reports:
         assert "expected the same train_dataset, in the same order" in report["unlike"]
+
+
+def test_the_script_of_the_documentation_runs(tmp_path):
+    text = (TESTS.parent / "docs" / "scaling.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    (tmp_path / "script.py").write_text(script)
+    printed = torchrun("script.py", cwd=tmp_path)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert ledger.steps == 20
+    assert f"epsilon <= {ledger.epsilon(delta=1e-5).upper:.2f}" in printed
+    assert (tmp_path / "model.pt").is_file()
