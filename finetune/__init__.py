@@ -17,6 +17,7 @@ from .modes import Automatic, ClippingMode, Flat, GroupWise, PerLayer, clip_fact
 from .noise import ClippedSum, release
 from .prepare import Prepared, prepare, trainable_dimension
 from .private import PrivateTraining, make_private
+from .processes import ProcessError
 from .randomness import Randomness, secret_generator
 from .recipe import PrivacySettings, Recipe, load_recipe
 from .recording import Recording
@@ -46,6 +47,7 @@ __all__ = [
     "PrivacySettings",
     "PrivateTrainer",
     "PrivateTraining",
+    "ProcessError",
     "Randomness",
     "Recipe",
     "Recording",
