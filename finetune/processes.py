@@ -135,14 +135,14 @@ class Processes:
         """Replace each tensor by its sum over the processes; all get the same bits. Shapes and order are the same."""
         if not self.are_several:
             return
-        with self._in_touch("adding up"):
-            for bucket in _buckets(tensors):
-                joined = bucket[0].reshape(-1) if len(bucket) == 1 else torch.cat([t.reshape(-1) for t in bucket])
-                carried = self._carried(joined)
+        for bucket in _buckets(tensors):
+            joined = bucket[0].reshape(-1) if len(bucket) == 1 else torch.cat([t.reshape(-1) for t in bucket])
+            carried = self._carried(joined)
+            with self._in_touch("adding up"):
                 dist.all_reduce(carried, group=self._group)
-                for tensor, part in zip(bucket, carried.split([t.numel() for t in bucket]), strict=True):
-                    if part.data_ptr() != tensor.data_ptr():
-                        tensor.copy_(part.view(tensor.shape))
+            for tensor, part in zip(bucket, carried.split([t.numel() for t in bucket]), strict=True):
+                if part.data_ptr() != tensor.data_ptr():
+                    tensor.copy_(part.view(tensor.shape))
 
     def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
         """Overwrite each tensor by the first process's, of the same shape and dtype, bit by bit."""
