@@ -27,7 +27,7 @@ from transformers.trainer_utils import TrainOutput, get_last_checkpoint
 from ..accounting import Ledger
 from ..mechanisms import Mechanism
 from .layer_rules import LAYER_RULES, Rules
-from .recipe import PrivacySettings
+from .settings import PrivacySettings
 from .support import trainable_parameters
 from .trainer_arguments import check_placement, private_arguments, steps_per_epoch
 from .trainer_callback import PrivacyCallback

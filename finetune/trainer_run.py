@@ -23,8 +23,8 @@ from .checkpoint import Checkpoint, check_same
 from .layer_rules import Rules
 from .private import PrivateTraining, make_private
 from .randomness import secret_generator
-from .recipe import PrivacySettings
 from .sampling import LogicalBatch
+from .settings import PrivacySettings
 
 _LOG = logging.getLogger(__name__)
 

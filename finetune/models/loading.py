@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _LOG = logging.getLogger(__name__)
+_DROPOUT = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "classifier_dropout",
+    "resid_pdrop",
+    "embd_pdrop",
+    "attn_pdrop",
+    "attention_dropout",
+)
+"""What configurations of BERT, RoBERTa, GPT-2 and Llama call their dropout rates."""
 
 
 @final
@@ -44,6 +54,7 @@ def load_pretrained(
     dtype: torch.dtype = torch.float32,
     architecture: Literal["roberta"] | None = None,
     attention: str | None = None,
+    dropout: float | None = None,
     head_seed: int | None = None,
 ) -> Pretrained:
     """Load a BERT, RoBERTa, GPT-2 or Llama model for one of four uses.
@@ -57,6 +68,7 @@ def load_pretrained(
         dtype: of the parameters.
         architecture: "roberta" turns a BERT encoder into RoBERTa (`bert_as_roberta`), for `encoder_head`.
         attention: transformers' `attn_implementation`; None is its own choice.
+        dropout: probability of every dropout layer; None leaves them as the model was saved.
         head_seed: public seed of a new head's weights; None takes torch's global generator.
 
     Raises:
@@ -73,6 +85,8 @@ def load_pretrained(
         settings: dict[str, Any] = {"dtype": dtype}
         if attention is not None:
             settings["attn_implementation"] = attention
+        if dropout is not None:
+            settings.update({name: dropout for name in _DROPOUT if hasattr(config, name)})
         with _seeded(head_seed):
             if architecture == "roberta":
                 model = _converted(location, source, settings, num_labels, tokenizer)
