@@ -87,7 +87,7 @@ def load_pretrained(
             settings["attn_implementation"] = attention
         if dropout is not None:
             settings.update({name: dropout for name in _DROPOUT if hasattr(config, name)})
-        with _seeded(head_seed):
+        with seeded(head_seed):
             if architecture == "roberta":
                 model = _converted(location, source, settings, num_labels, tokenizer)
             else:
@@ -118,7 +118,7 @@ def random_gpt2(*, kind: Kind = "causal_lm", num_labels: int | None = None, seed
     config = transformers.GPT2Config(**{**ends, **_labels(num_labels), **sizes})
     make_ready(tokenizer, config)
     build = transformers.GPT2LMHeadModel if kind == "causal_lm" else transformers.GPT2ForSequenceClassification
-    with _seeded(seed):
+    with seeded(seed):
         return Pretrained(build(config).eval(), tokenizer)
 
 
@@ -199,7 +199,8 @@ def _read(loader: str, location: Location, source: str | Path, **settings: Any) 
 
 
 @contextlib.contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
+def seeded(seed: int | None) -> Iterator[None]:
+    """torch's generator from a public seed while open; None leaves it as it is."""
     if seed is None:
         yield
         return

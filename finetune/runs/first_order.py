@@ -12,6 +12,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from ...mechanisms import Mechanism
 from ..features import faster_dtype
+from ..trainer_run import last_checkpoint
 from .folder import RunFolder
 from .outcome import Training
 from .progress import RunProgress
@@ -26,6 +27,7 @@ def train_privately(
 ) -> Training:
     """Train for the recipe's steps, or until one more would exceed its ε; see `PrivateTrainer.train`."""
     recipe = workload.recipe
+    from_checkpoint = resume and last_checkpoint(folder.checkpoints) is not None
     trainer = WorkloadTrainer(
         workload,
         _arguments(workload, folder),
@@ -33,10 +35,11 @@ def train_privately(
         privacy=recipe.settings(),
         ledger=folder.ledger,
         noise_seed=recipe.runtime.noise_seed,
+        continue_ledger=resume and not from_checkpoint,
         log_training_loss=recipe.runtime.log_training_loss,
     )
     with _shown(trainer, RunProgress("private steps", recipe.privacy.delta, shown=progress)):
-        trainer.train(resume_from_checkpoint=resume)
+        trainer.train(resume_from_checkpoint=from_checkpoint)
     run = trainer.private_run
     return Training(_history(trainer.state.log_history), run.ledger.steps, run.stopped_at_budget)
 

@@ -57,6 +57,8 @@ class RunFolder:
         Raises ValueError if there is none, its files are damaged, or recipe or noise are not the same as then.
         """
         document = _read(self._document)
+        if not self.ledger.exists():
+            raise ValueError(f"there is no ledger at {self.ledger}: without its ledger a run cannot be continued")
         try:
             before = Recipe.model_validate_json(json.dumps(document["recipe"])).binding()
             spec = document["mechanism"]

@@ -36,8 +36,8 @@ def run_recipe(
         recipe: see `load_recipe`.
         mechanism: noise in units of C; None calibrates the Gaussian to the recipe's ε and δ.
         output_dir: a folder without a run in it, or with `resume` the folder of an interrupted one.
-        resume: continue from the last checkpoint. Steps that were taken after it are taken again *and charged again*:
-            where that would exceed the target, the run stops early.
+        resume: continue from the last checkpoint, or from the beginning if there is none yet. Steps that were taken
+            after it are taken again *and charged again*: where that would exceed the target, the run stops early.
         progress: show bars on the error stream.
         workload: what `build(recipe)` gave; its model is trained in place.
 

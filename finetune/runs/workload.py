@@ -21,6 +21,7 @@ from ..models import (
     random_gpt2,
 )
 from ..models.architectures import architecture_of, head_parameters
+from ..models.loading import seeded
 from ..tasks import ClassificationExample, ClassificationTask, GenerationExample, GenerationTask, Splits, Task
 from .recipe import ModelSection, Recipe
 
@@ -84,9 +85,10 @@ class TokenWorkload(Workload):
         self.pretrained = _pretrained(recipe.model, task)
         self.objective = _objective(recipe.model, task, self.pretrained)
         settings = recipe.model
-        self.model = choose_trainable(
-            self.pretrained.model, settings.trained, layers=settings.layers, lora=settings.lora
-        )
+        with seeded(settings.head_seed):  # adapters are drawn
+            self.model = choose_trainable(
+                self.pretrained.model, settings.trained, layers=settings.layers, lora=settings.lora
+            )
         self._freeze_unused()
 
     def prepare(self, *, progress: bool) -> None:

@@ -31,7 +31,7 @@ def train_by_forward_passes(
 ) -> Training:
     """Train for the recipe's steps, or until one more would exceed its ε; see `make_zeroth_order`.
 
-    Raises ValueError: nothing to resume, or a checkpoint or ledger that is not of this run.
+    Raises ValueError: a checkpoint or ledger that is not of this run.
     """
     run = _ForwardRun(workload, mechanism, folder, resume=resume)
     with progress_bar("private steps", shown=progress) as update:
@@ -56,7 +56,7 @@ class _ForwardRun:
         self.history: list[dict[str, Any]] = []
         self.done, self.stopped = 0, False
         self.lengths = torch.tensor([length_of(row) for row in workload.rows])
-        if resume:
+        if resume and self.checkpoint.exists():  # else it was interrupted before its first one, and begins anew
             self._restore()
 
     def go(self, update: Any) -> None:
