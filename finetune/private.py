@@ -17,7 +17,7 @@ from .clipping import GhostClipping, Recording
 from .layer_rules import LAYER_RULES, Rules
 from .modes import ClippingMode
 from .noise import release
-from .randomness import Randomness
+from .randomness import Randomness, refuse_several_processes
 from .sampling import LogicalBatch, PoissonSampler
 
 
@@ -61,7 +61,7 @@ def make_private(
 
     Raises:
         UnsupportedModelError: lists every module that cannot be trained privately.
-        ValueError: a bad argument; the optimizer does not hold the model's own trainable parameters.
+        ValueError: a bad argument; the optimizer does not hold the model's own trainable parameters; several processes.
 
     Example:
         >>> import torch
@@ -86,6 +86,7 @@ def make_private(
     if not isinstance(clipping_norm, ClippingMode):
         _validate.positive("clipping_norm", clipping_norm)
     _validate.positive("divisor", divisor)
+    refuse_several_processes()
     optimizer = innermost(optimizer)
     clipping = GhostClipping(model, clipping_norm, rules=rules, fallback=fallback)
     check_optimizer(clipping.model, optimizer, clipping.parameters)

@@ -156,6 +156,22 @@ def step_of(training, family):
     training.step()
 
 
+@pytest.mark.parametrize("make", [first_order, zeroth_order])
+def test_b63_a_loop_in_several_processes_is_refused(make, tmp_path):
+    """B63: 4 processes would make 4 releases, each with noise of its own; a group of one is one process."""
+    group = {"store": torch.distributed.FileStore(str(tmp_path / "store"), 1), "rank": 0, "world_size": 1}
+    torch.distributed.init_process_group("gloo", **group)
+    try:
+        make(linear(3))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.distributed, "get_world_size", lambda: 4)
+            with pytest.raises(ValueError, match="expected one process, got a process group of 4"):
+                make(linear(3))
+    finally:
+        torch.distributed.destroy_process_group()
+    make(linear(3))
+
+
 def test_b65_losses_under_bfloat16_autocast_are_compared_and_released_in_float64():
     """B65: without gradients too, activations in bf16 give a slope near that in float32, on the float64 grid."""
     found = []
