@@ -14,8 +14,9 @@ from rich.table import Table
 
 from . import __version__
 from .accounting import EpsilonInterval, Release, rounded_down, rounded_up
+from .cli_finetune import finetune
 from .cli_plan import plan_command
-from .mechanisms import FAMILIES, Mechanism, Noise, independent, inline, parse
+from .mechanisms import FAMILIES, Mechanism, Noise, inline, parse
 
 app = typer.Typer(
     name="optnoise",
@@ -27,6 +28,7 @@ app = typer.Typer(
 reproduce = typer.Typer(help="Published claims, computed again.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
 app.command("plan")(plan_command)
+app.command("finetune")(finetune)
 _out = Console()
 
 # ---- options shared by several commands ----------------------------------------------------------------------------
@@ -233,35 +235,6 @@ def map_command(
         table.add_row(f"{d:g}", *(f"{cell.best[1]:.4g} {cell.best[0]}" for cell in row))
     _out.print(table)
     _out.print(f"pictures and cells: {output}", highlight=False)
-
-
-@app.command()
-def finetune(
-    recipe: Annotated[Path, typer.Argument(help="A recipe file (TOML).")],
-    noise: Annotated[str | None, typer.Option(help="Noise file or inline noise; default: calibrated Gaussian.")] = None,
-    override: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE over the recipe; repeatable.")] = None,
-    output_dir: Annotated[Path, typer.Option(help="Folder of the report, the ledger and the model.")] = Path(
-        "optnoise-run"
-    ),
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the output folder.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Fine-tune a model privately as a recipe says."""
-    from .finetune.recipe import load_recipe
-    from .finetune.runner import run_recipe
-
-    loaded = load_recipe(recipe, override or [])
-    mechanism = independent(parse(noise)) if noise else None
-    result = run_recipe(loaded, mechanism=mechanism, output_dir=output_dir, resume=resume, progress=not as_json)
-    if as_json:
-        _print_json(result.report())
-        return
-    _out.print(
-        f"accuracy {result.accuracy:.4f} (majority class {result.majority_accuracy:.4f}) in {result.seconds:.0f} s"
-    )
-    if result.epsilon is not None:
-        _out.print(f"ε in {result.epsilon.text()} at δ = {result.delta}; quote the upper end")
-    _out.print(f"report: {output_dir / 'report.json'}")
 
 
 @app.command()

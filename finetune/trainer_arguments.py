@@ -10,7 +10,7 @@ from typing import Any
 
 from transformers import Trainer, TrainingArguments
 
-from .recipe import PrivacySettings
+from .settings import PrivacySettings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any, final
 import numpy as np
 import torch
 from torch import nn
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..accounting import EpsilonInterval, Ledger, rounded_up
 from ..mechanisms import Mechanism
@@ -23,8 +24,8 @@ from .checkpoint import Checkpoint, check_same
 from .layer_rules import Rules
 from .private import PrivateTraining, make_private
 from .randomness import secret_generator
-from .recipe import PrivacySettings
 from .sampling import LogicalBatch
+from .settings import PrivacySettings
 
 _LOG = logging.getLogger(__name__)
 
@@ -39,6 +40,7 @@ class Plan:
     noise_seed: int | None = None
     rules: Rules
     fallback: bool = True
+    continue_ledger: bool = False
 
     @property
     def seeded(self) -> bool:
@@ -183,15 +185,15 @@ class PrivateRun:
             "step": step,
             "generators": self.active().state_dict(),
         }
-        Checkpoint(folder / "private").save(state)
         for file in folder.glob("rng_state*.pth"):
             if self.plan.seeded:
                 file.chmod(0o600)
             else:
                 file.unlink()
+        Checkpoint(folder / "private").save(state)  # last of all: where it is, the checkpoint is whole
 
     def _check_ledger(self) -> None:
-        if self._state is None and self.ledger.steps:
+        if self._state is None and self.ledger.steps and not self.plan.continue_ledger:
             raise ValueError(
                 f"the ledger {self.ledger.path or ''} has {self.ledger.steps} releases already: continue that run by "
                 "resume_from_checkpoint, or give another output_dir or ledger"
@@ -219,6 +221,19 @@ def _open_ledger(ledger: Ledger | str | os.PathLike[str], *, may_create: bool) -
         raise ValueError(f"there is no ledger at {path}: without its ledger a run cannot be continued")
     path.parent.mkdir(parents=True, exist_ok=True)
     return Ledger(path)
+
+
+def last_checkpoint(folder: str | Path) -> str | None:
+    """The latest checkpoint in `folder` that was written to its end; None if there is none.
+
+    A process that is killed while it saves leaves a folder without the private part, which is written last.
+    """
+    numbered = []
+    for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        step = path.name.rpartition("-")[2]
+        if step.isdigit() and Checkpoint(path / "private").exists():
+            numbered.append((int(step), str(path)))
+    return max(numbered)[1] if numbered else None
 
 
 def _resumed_state(folder: Path, binding: dict[str, Any]) -> dict[str, Any]:
