@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...accounting import EpsilonInterval, Ledger, rounded_up
 from ...mechanisms import Mechanism
+from ..models.loading import quiet
 from ..tasks import ClassificationTask
 from .build import build, data_digest
 from .folder import RunFolder
@@ -118,7 +119,8 @@ def _finish(
 ) -> RunResult:
     recipe = workload.recipe
     if recipe.runtime.save_model:
-        workload.save(folder.model)
+        with quiet():
+            workload.save(folder.model)
     metrics = {split: _evaluate(workload, split) for split in workload.evaluation_splits()}
     result = RunResult(
         recipe=recipe,
