@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any, final
@@ -16,7 +17,7 @@ from .clipping import GhostClipping, Recording
 from .layer_rules import LAYER_RULES, Rules
 from .modes import ClippingMode
 from .noise import release
-from .randomness import Randomness
+from .randomness import Randomness, refuse_several_processes
 from .sampling import LogicalBatch, PoissonSampler
 
 
@@ -42,7 +43,8 @@ def make_private(
 
     Args:
         model: trains the parameters that have requires_grad=True now. Its first axis is always the batch.
-        optimizer: any `torch.optim` optimizer that holds those very parameters (and no tensor from elsewhere).
+        optimizer: any `torch.optim` optimizer that holds those very parameters (and no tensor from elsewhere), also
+            behind accelerate's wrapper; none that asks for a closure, such as LBFGS.
         mechanism: noise in units of C, calibrated for the number of steps that will be run.
         clipping_norm: C > 0, the L2 bound on one example's gradient, or a mode of clipping: `Flat`, `Automatic`,
             `PerLayer`, `GroupWise`. Noise and ledger are for the mode's joint bound.
@@ -59,7 +61,7 @@ def make_private(
 
     Raises:
         UnsupportedModelError: lists every module that cannot be trained privately.
-        ValueError: a bad argument; the optimizer does not hold the model's own trainable parameters.
+        ValueError: a bad argument; the optimizer does not hold the model's own trainable parameters; several processes.
 
     Example:
         >>> import torch
@@ -84,6 +86,8 @@ def make_private(
     if not isinstance(clipping_norm, ClippingMode):
         _validate.positive("clipping_norm", clipping_norm)
     _validate.positive("divisor", divisor)
+    refuse_several_processes()
+    optimizer = innermost(optimizer)
     clipping = GhostClipping(model, clipping_norm, rules=rules, fallback=fallback)
     check_optimizer(clipping.model, optimizer, clipping.parameters)
     device = next(iter(clipping.parameters.values())).device
@@ -285,6 +289,25 @@ class PrivateTraining:
 
 
 _UNSTEPPED = "the logical batch before this one was not stepped: call step() for every batch, the empty ones too"
+
+
+def innermost(optimizer: Any) -> torch.optim.Optimizer:
+    """torch's own optimizer behind wrappers such as accelerate's, whose steps go through it.
+
+    Raises ValueError if it is none of `torch.optim`, or steps only with a closure.
+    """
+    found = optimizer
+    while (inner := getattr(found, "optimizer", None)) is not None:
+        found = inner
+    if not isinstance(found, torch.optim.Optimizer):
+        raise ValueError(f"expected optimizer to be of torch.optim, or derived from it, got {type(found).__name__}")
+    closure = inspect.signature(found.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            f"expected an optimizer whose step() needs no closure, got {type(found).__name__}: a closure computes "
+            "gradients anew, without noise; use one such as torch.optim.AdamW"
+        )
+    return found
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, trainable: Mapping[str, nn.Parameter]) -> None:

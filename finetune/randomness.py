@@ -78,3 +78,16 @@ class Randomness:
         if self.seeded:
             self.noise.set_state(state["noise"])
             self.sampling.set_state(state["sampling"])
+
+
+def refuse_several_processes() -> None:
+    """Raise ValueError in a process group of more than one: each process would draw samples and noise of its own.
+
+    Nothing would add their gradients up, and each ledger would know of one process only.
+    """
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized() and (size := distributed.get_world_size()) > 1:
+        raise ValueError(
+            f"expected one process, got a process group of {size}: each would add noise and charge ε for itself; "
+            "train in one process"
+        )

@@ -27,6 +27,7 @@ from transformers.trainer_utils import TrainOutput
 from ..accounting import Ledger
 from ..mechanisms import Mechanism
 from .layer_rules import LAYER_RULES, Rules
+from .private import innermost
 from .settings import PrivacySettings
 from .support import trainable_parameters
 from .trainer_arguments import check_placement, private_arguments, steps_per_epoch
@@ -185,7 +186,7 @@ class PrivateTrainer(Trainer):
     def begin_private_training(self) -> None:
         """Called by the training loop once model and optimizer are in place; clipping and noise start here."""
         run = self.private_run
-        run.begin(self._own_model(), _innermost(self.optimizer))
+        run.begin(self._own_model(), innermost(self.optimizer))
         rows = self._training_rows(range(min(_FIRST_ROWS, run.dataset_size)))
         check_first_rows(
             self._own_model(),
@@ -286,9 +287,8 @@ class PrivateTrainer(Trainer):
         super().log(logs, *arguments, **more)
 
     def get_total_train_batch_size(self, args: Any, *arguments: Any, **more: Any) -> int:
-        """The expected size of a logical batch, for the Trainer's statistics."""
-        rows = 0 if self._private_run is None else self._private_run.dataset_size
-        return max(1, round(self.privacy.sampling_rate * rows))
+        """The divisor, for the Trainer's statistics: they are logged, and the number of rows is private (B97)."""
+        return max(1, round(self.privacy.divisor))
 
     def floating_point_ops(self, inputs: Any, *arguments: Any, **more: Any) -> int:
         """0: the count would tell the number of tokens in each private batch."""
@@ -325,14 +325,3 @@ def _check_own_arguments(mechanism: Any, privacy: Any, per_example_loss: Any, mo
             "PrivateTrainer does not take compute_loss_func, a loss of the whole batch: pass per_example_loss, "
             "a function of (model, batch) that returns one loss for each example"
         )
-
-
-def _innermost(optimizer: Any) -> torch.optim.Optimizer:
-    """torch's own optimizer behind accelerate's wrapper: the wrapper's steps go through it."""
-    while (inner := getattr(optimizer, "optimizer", None)) is not None:
-        optimizer = inner
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ValueError(
-            f"expected an optimizer of torch.optim, or one derived from it, got {type(optimizer).__name__}"
-        )
-    return optimizer

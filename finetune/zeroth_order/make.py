@@ -10,7 +10,7 @@ from torch import nn
 
 from ...accounting import Ledger, Release
 from ...mechanisms import Noise, _validate
-from ..randomness import Randomness
+from ..randomness import Randomness, refuse_several_processes
 from ..sampling import PoissonSampler
 from ..support import trainable_parameters
 from .blocks import check_parameters, layout
@@ -72,7 +72,7 @@ def make_zeroth_order(
 
     Raises:
         UnsupportedModelError: lists every module that draws random masks or mixes examples in its present mode.
-        ValueError: a bad argument, or no proven bound for this noise in this dimension.
+        ValueError: a bad argument, no proven bound for this noise in this dimension, or several processes.
 
     Example:
         >>> import torch
@@ -91,6 +91,7 @@ def make_zeroth_order(
         >>> training.epsilon(delta=1e-5).upper < 2.0
         True
     """
+    refuse_several_processes()
     settings = _settings(clipping_norm, divisor, smoothing, directions, joint, weight_decay)
     _check_choices(learning_rate, direction, dataset_size)
     parameters = trainable_parameters(model)
