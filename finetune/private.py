@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, final
 
@@ -49,7 +50,8 @@ def make_private(
 
     Args:
         model: trains the parameters that have requires_grad=True now. Its first axis is always the batch.
-        optimizer: any `torch.optim` optimizer that holds those very parameters (and no tensor from elsewhere).
+        optimizer: any `torch.optim` optimizer that holds those very parameters (and no tensor from elsewhere), also
+            behind accelerate's wrapper; none that asks for a closure, such as LBFGS.
         mechanism: noise in units of C, calibrated for the number of steps that will be run; spherical noise is for
             vectors of all trainable parameters.
         clipping_norm: C > 0, the L2 bound on one example's gradient, or a mode of clipping: `Flat`, `Automatic`,
@@ -95,21 +97,22 @@ def make_private(
     """
     processes = find_processes(process_group)
 
-    def prepare() -> tuple[GhostClipping, Release, SharedSampler, Randomness]:
+    def prepare() -> tuple[GhostClipping, torch.optim.Optimizer, Release, SharedSampler, Randomness]:
         check_not_wrapped(model)
         if not isinstance(clipping_norm, ClippingMode):
             _validate.positive("clipping_norm", clipping_norm)
         _validate.positive("divisor", divisor)
+        own = innermost(optimizer)
         clipping = GhostClipping(model, clipping_norm, rules=rules, fallback=fallback)
-        check_optimizer(clipping.model, optimizer, clipping.parameters)
+        check_optimizer(clipping.model, own, clipping.parameters)
         device = next(iter(clipping.parameters.values())).device
         randomness = Randomness.secret(device) if seed is None else Randomness.from_seed(seed, device)
         sampler = SharedSampler(PoissonSampler(dataset_size, sampling_rate, randomness.sampling), processes)
         one_step = Release(mechanism, sampling_rate=sampling_rate, dimension=clipping.dimension, adjacency=adjacency)
         one_step_is_bounded(one_step)
-        return clipping, one_step, sampler, randomness
+        return clipping, own, one_step, sampler, randomness
 
-    clipping, one_step, sampler, randomness = processes.agreed("make_private", prepare)
+    clipping, own, one_step, sampler, randomness = processes.agreed("make_private", prepare)
     processes.same(
         "make_private",
         lambda: {
@@ -123,7 +126,7 @@ def make_private(
     )
     make_equal(clipping.model, processes)
     return PrivateTraining(
-        clipping, optimizer, one_step, divisor, open_ledger(ledger, processes), sampler, randomness, processes
+        clipping, own, one_step, divisor, open_ledger(ledger, processes), sampler, randomness, processes
     )
 
 
@@ -324,6 +327,25 @@ class PrivateTraining:
 
 
 _UNSTEPPED = "the logical batch before this one was not stepped: call step() for every batch, the empty ones too"
+
+
+def innermost(optimizer: Any) -> torch.optim.Optimizer:
+    """torch's own optimizer behind wrappers such as accelerate's, whose steps go through it.
+
+    Raises ValueError if it is none of `torch.optim`, or steps only with a closure.
+    """
+    found = optimizer
+    while (inner := getattr(found, "optimizer", None)) is not None:
+        found = inner
+    if not isinstance(found, torch.optim.Optimizer):
+        raise ValueError(f"expected optimizer to be of torch.optim, or derived from it, got {type(found).__name__}")
+    closure = inspect.signature(found.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            f"expected an optimizer whose step() needs no closure, got {type(found).__name__}: a closure computes "
+            "gradients anew, without noise; use one such as torch.optim.AdamW"
+        )
+    return found
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, trainable: Mapping[str, nn.Parameter]) -> None:

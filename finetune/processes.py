@@ -191,6 +191,16 @@ def find_processes(process_group: Any) -> Processes:
     return Processes(process_group)
 
 
+def refuse_several_processes(what: str) -> None:
+    """Raise ValueError where a launcher or a process group makes this one of several processes."""
+    started = os.environ.get("WORLD_SIZE", "1")
+    size = int(started) if started.isdigit() else 1
+    if dist.is_available() and dist.is_initialized():
+        size = max(size, dist.get_world_size())
+    if size > 1:
+        raise ValueError(f"{what} runs in one process, got {size}: they would write the same folder; start it once")
+
+
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
     """Runs of tensors of one kind, each run of at most `_BUCKET` bytes or one tensor."""
     bucket: list[Tensor] = []

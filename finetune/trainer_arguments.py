@@ -11,7 +11,7 @@ from typing import Any
 from accelerate import DistributedType
 from transformers import Trainer, TrainingArguments
 
-from .recipe import PrivacySettings
+from .settings import PrivacySettings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Any, final
 import numpy as np
 import torch
 from torch import nn
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..accounting import EpsilonInterval, Ledger, rounded_up
 from ..mechanisms import Mechanism
@@ -24,8 +25,8 @@ from .layer_rules import Rules
 from .private import PrivateTraining, make_private
 from .processes import Processes, find_processes
 from .randomness import secret_generator
-from .recipe import PrivacySettings
 from .sampling import LogicalBatch
+from .settings import PrivacySettings
 from .shared_ledger import open_ledger
 
 _LOG = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class Plan:
     noise_seed: int | None = None
     rules: Rules
     fallback: bool = True
+    continue_ledger: bool = False
 
     @property
     def seeded(self) -> bool:
@@ -182,26 +184,29 @@ class PrivateRun:
     # ---- checkpoints ----------------------------------------------------------------------------------------------
 
     def save(self, folder: Path, step: int) -> None:
-        """Add the private state to a checkpoint of the Trainer, readable by the owner only.
+        """Add the private state to a checkpoint of the Trainer, readable by the owner only, if there is that folder.
 
         In a private run the states of the global generators are taken out of it: dropout masks are secret too. Each
         process has written a file of those; the rest is the first one's.
         """
+        self.processes.agreed("saving", lambda: None)  # all have written their files
+        if not folder.is_dir():
+            return
         state = {
             "binding": json.dumps(self.plan.binding(self.dataset_size, self.dimension), sort_keys=True),
             "step": step,
             "generators": self.active().state_dict(),
         }
-        if self.processes.is_first:
-            Checkpoint(folder / "private").save(state)
         for file in folder.glob("rng_state*.pth"):
             if not self.plan.seeded:
                 file.unlink(missing_ok=True)  # another process may have been here
             else:
                 file.chmod(0o600)
+        if self.processes.is_first:
+            Checkpoint(folder / "private").save(state)  # last of all: where it is, the checkpoint is whole
 
     def _check_ledger(self) -> None:
-        if self._state is None and self.ledger.steps:
+        if self._state is None and self.ledger.steps and not self.plan.continue_ledger:
             raise ValueError(
                 f"the ledger {self.ledger.path or ''} has {self.ledger.steps} releases already: continue that run by "
                 "resume_from_checkpoint, or give another output_dir or ledger"
@@ -232,6 +237,19 @@ def _open_ledger(ledger: Ledger | str | os.PathLike[str], *, may_create: bool, p
 
     processes.agreed("finding the ledger", make_place)
     return open_ledger(ledger, processes)
+
+
+def last_checkpoint(folder: str | Path) -> str | None:
+    """The latest checkpoint in `folder` that was written to its end; None if there is none.
+
+    A process that is killed while it saves leaves a folder without the private part, which is written last.
+    """
+    numbered = []
+    for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        step = path.name.rpartition("-")[2]
+        if step.isdigit() and Checkpoint(path / "private").exists():
+            numbered.append((int(step), str(path)))
+    return max(numbered)[1] if numbered else None
 
 
 def _resumed_state(folder: Path, binding: dict[str, Any]) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def make_zeroth_order(
 
     Raises:
         UnsupportedModelError: lists every module that draws random masks or mixes examples in its present mode.
-        ValueError: a bad argument, or no proven bound for this noise in this dimension.
+        ValueError: a bad argument, no proven bound for this noise in this dimension, or several processes.
 
     Example:
         >>> import torch

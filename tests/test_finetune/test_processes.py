@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import process_jobs as jobs
 import pytest
 import torch
 from optnoise.accounting import Ledger
-from optnoise.finetune import Automatic, PerLayer, make_private
+from optnoise.finetune import Automatic, PerLayer, load_recipe, make_private, run_recipe
 from optnoise.finetune.processes import ALONE, ProcessError, find_processes
 from optnoise.finetune.replicas import fingerprint
 from optnoise.mechanisms import Gaussian, Laplace, SphericalGamma
@@ -18,6 +19,7 @@ from scipy import stats
 from torch import nn
 
 SILENT = Gaussian(1e-12)
+RECIPE = Path(__file__).parents[2] / "finetune/recipes/demo.toml"
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +92,7 @@ def test_the_sample_is_one_poisson_sample_that_no_seed_gives(pair):
 
 
 @pytest.mark.parametrize("mechanism", [Gaussian(1.5), Laplace(0.8)], ids=["gaussian", "laplace"])
-def test_noise_is_drawn_once_for_every_coordinate(pair, mechanism):
+def test_b63_noise_is_drawn_once_for_every_coordinate(pair, mechanism):
     """4% of the variance: 2 independent draws would double it, halves of one would make a quarter or a half of it."""
     first, second = pair.run(jobs.noise_alone, steps=20, outputs=500, mechanism=mechanism)
     assert np.array_equal(first, second)
@@ -309,6 +311,13 @@ def test_launched_but_not_initialised_is_refused(monkeypatch):
     jobs.private(jobs.network(), process_group=None)
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert find_processes("auto") is ALONE
+
+
+def test_recipes_run_in_one_process(monkeypatch, tmp_path):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="a recipe runs in one process, got 2"):
+        run_recipe(load_recipe(RECIPE), output_dir=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("value", ["gloo", 2, object()])
