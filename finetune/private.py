@@ -32,6 +32,7 @@ def make_private(
     ledger: Ledger | str | os.PathLike[str] | None = None,
     adjacency: str = "add_or_remove_one",
     seed: int | None = None,
+    secure: bool = False,
     rules: Rules = LAYER_RULES,
     fallback: bool = True,
 ) -> PrivateTraining:
@@ -54,12 +55,15 @@ def make_private(
             it in memory only (a crash then loses the record).
         adjacency: what one record's presence means; see `accounting.Release`.
         seed: leave None. A seed makes noise and samples reproducible, and the run *not private*.
+        secure: noise and samples from ChaCha20, the noisy sum rounded to a grid: see `finetune.secure` for what this
+            removes and what not. Needs `pip install 'optnoise[secure]'`; draws on the CPU, some ten times slower.
         rules: layer rules; `LAYER_RULES` extended by your own.
         fallback: whether modules without a rule may be clipped by `torch.func.vmap`; see `GhostClipping`.
 
     Raises:
         UnsupportedModelError: lists every module that cannot be trained privately.
         ValueError: a bad argument; the optimizer does not hold the model's own trainable parameters.
+        ImportError: `secure` without its package.
 
     Example:
         >>> import torch
@@ -87,7 +91,7 @@ def make_private(
     clipping = GhostClipping(model, clipping_norm, rules=rules, fallback=fallback)
     check_optimizer(clipping.model, optimizer, clipping.parameters)
     device = next(iter(clipping.parameters.values())).device
-    randomness = Randomness.secret(device) if seed is None else Randomness.from_seed(seed, device)
+    randomness = Randomness.chosen(seed=seed, secure=secure, device=device)
     sampler = PoissonSampler(dataset_size, sampling_rate, randomness.sampling)
     one_step = Release(
         independent(mechanism), sampling_rate=sampling_rate, dimension=clipping.dimension, adjacency=adjacency
@@ -163,6 +167,11 @@ class PrivateTraining:
     def seeded(self) -> bool:
         """True if noise and samples come from a seed: such a run is *not private*."""
         return self._randomness.seeded
+
+    @property
+    def secure(self) -> bool:
+        """True if noise and samples come from a cryptographic generator and noisy sums lie on a grid."""
+        return self._randomness.secure
 
     @property
     def batch_size(self) -> int:

@@ -38,6 +38,7 @@ class Plan:
     mechanism: Mechanism
     privacy: PrivacySettings
     noise_seed: int | None = None
+    secure: bool = False
     rules: Rules
     fallback: bool = True
     continue_ledger: bool = False
@@ -55,6 +56,7 @@ class Plan:
             "dataset_size": dataset_size,
             "dimension": dimension,
             "noise_seed": self.noise_seed,
+            **({"secure": True} if self.secure else {}),
         }
         return json.loads(json.dumps(document))
 
@@ -93,6 +95,7 @@ class PrivateRun:
             ledger=self.ledger,
             adjacency=privacy.adjacency,
             seed=self.plan.noise_seed,
+            secure=self.plan.secure,
             rules=self.plan.rules,
             fallback=self.plan.fallback,
         )

@@ -260,8 +260,16 @@ class RuntimeSection(Section):
     """Of dropout in a seeded run; a private run takes its masks from the operating system."""
     noise_seed: int | None = None
     """Leave it out. A seed makes noise and samples repeatable, and the run NOT private."""
+    secure: bool = False
+    """Noise and samples from a cryptographic generator, noisy sums on a grid; needs the extra `secure`."""
     log_training_loss: bool = False
     """Leave it out. The training loss is a number about the private batch without noise."""
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.secure and self.noise_seed is not None:
+            raise ValueError("leave noise_seed out with secure = true: a run with a seed is not private")
+        return self
 
 
 class Recipe(Section):
@@ -293,4 +301,5 @@ class Recipe(Section):
     def binding(self) -> dict[str, Any]:
         """All that may not change between a run and its continuation: everything but evaluation and runtime."""
         document = self.model_dump(mode="json", exclude={"evaluation", "runtime", "description", "origin"})
-        return {**document, "noise_seed": self.runtime.noise_seed}
+        own = {"secure": True} if self.runtime.secure else {}
+        return {**document, "noise_seed": self.runtime.noise_seed, **own}

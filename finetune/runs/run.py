@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ...accounting import EpsilonInterval, Ledger, rounded_up
 from ...mechanisms import Mechanism
+from ..secure import check_secure
 from ..tasks import ClassificationTask
 from .build import build, data_digest
 from .folder import RunFolder
@@ -44,8 +45,10 @@ def run_recipe(
     Raises:
         ValueError: the noise's proven ε exceeds the recipe's, `output_dir` holds another run, nothing to resume,
             recipe, noise or data that are not those of the interrupted run, or anything that `build` refuses.
+        ImportError: `runtime.secure` without its package.
     """
     folder = RunFolder(output_dir)
+    check_secure(recipe.runtime.secure, recipe.runtime.noise_seed, name="noise_seed")
     if resume:
         mechanism = folder.noise_of_interrupted(recipe, mechanism)
     else:

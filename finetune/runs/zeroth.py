@@ -96,6 +96,7 @@ class _ForwardRun:
             ledger=ledger,
             adjacency=settings.adjacency,
             seed=self.recipe.runtime.noise_seed,
+            secure=self.recipe.runtime.secure,
         )
 
     def _losses(self, indices: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ def make_zeroth_order(
     ledger: Ledger | str | os.PathLike[str] | None = None,
     adjacency: str = "add_or_remove_one",
     seed: int | None = None,
+    secure: bool = False,
     direction_seed: int | None = None,
 ) -> ZerothOrderTraining:
     """Train `model`'s trainable parameters privately without a backward pass (DP-ZO, arXiv 2401.04343).
@@ -68,11 +69,14 @@ def make_zeroth_order(
             it in memory only (a crash then loses the record).
         adjacency: what one record's presence means; see `accounting.Release`.
         seed: leave None. A seed makes noise and samples reproducible, and the run *not private*.
+        secure: noise and samples from ChaCha20: see `finetune.secure` for what this removes and what not. Sums are
+            on a grid, C·2^−32, in either mode. Needs `pip install 'optnoise[secure]'`.
         direction_seed: the public seed of the directions, chosen without looking at the data; None takes a random one.
 
     Raises:
         UnsupportedModelError: lists every module that draws random masks or mixes examples in its present mode.
         ValueError: a bad argument, or no proven bound for this noise in this dimension.
+        ImportError: `secure` without its package.
 
     Example:
         >>> import torch
@@ -96,7 +100,7 @@ def make_zeroth_order(
     parameters = trainable_parameters(model)
     check_parameters(parameters)
     check_modules(model)
-    randomness = Randomness.secret() if seed is None else Randomness.from_seed(seed)
+    randomness = Randomness.chosen(seed=seed, secure=secure)
     sampler = PoissonSampler(dataset_size, sampling_rate, randomness.sampling)
     released = settings.directions if settings.joint else 1
     one_step = Release(mechanism, sampling_rate=sampling_rate, dimension=released, adjacency=adjacency)

@@ -102,6 +102,11 @@ class ZerothOrderTraining:
         return self._randomness.seeded
 
     @property
+    def secure(self) -> bool:
+        """True if noise and samples come from a cryptographic generator."""
+        return self._randomness.secure
+
+    @property
     def batch_size(self) -> int:
         """Number of examples in the logical batch now in work. Poisson batches vary: never count on a fixed size."""
         return 0 if self._batch is None else len(self._batch)
