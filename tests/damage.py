@@ -42,7 +42,7 @@ ODD_VALUES = st.sampled_from(
         [1, 2],
         list(range(200)),
     ]
-)
+).map(copy.deepcopy)
 ODD_TEXTS = [
     b"",
     b"\x00" * 64,
