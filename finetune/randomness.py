@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from .checkpoint import check_fields
 from .secure import Generator, check_secure, cryptographic_generator
 
 # torch's CPU generator is a Mersenne Twister; `manual_seed` sets 32 bits of it, few enough to try them all. Its state
@@ -92,9 +93,16 @@ class Randomness:
         return {"noise": self.noise.get_state(), "sampling": self.sampling.get_state(), "seeded": True}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave. Raises ValueError if one is seeded and the other is not."""
+        """Restore what `state_dict` gave. Raises ValueError if it is none, or one is seeded and the other is not."""
+        check_fields(state, {"seeded": bool})
         if state["seeded"] != self.seeded:
             raise ValueError(f"expected a state with seeded={self.seeded}, got seeded={state['seeded']}")
-        if self.seeded:
-            self.noise.set_state(state["noise"])
-            self.sampling.set_state(state["sampling"])
+        if not self.seeded:
+            return
+        check_fields(state, {"noise": torch.Tensor, "sampling": torch.Tensor})
+        for name, generator in (("noise", self.noise), ("sampling", self.sampling)):
+            assert isinstance(generator, torch.Generator)
+            try:
+                generator.set_state(state[name])
+            except (RuntimeError, TypeError) as error:
+                raise ValueError(f"expected {name} to be the state of a generator: {error}") from error

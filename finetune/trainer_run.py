@@ -19,8 +19,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..accounting import EpsilonInterval, Ledger, rounded_up
 from ..mechanisms import Mechanism
+from ..mechanisms._json import read_json
 from .budget import Budget, check_noise
-from .checkpoint import Checkpoint, check_same
+from .checkpoint import Checkpoint, check_fields, check_same
 from .layer_rules import Rules
 from .private import PrivateTraining, make_private
 from .randomness import secret_generator
@@ -70,6 +71,7 @@ class PrivateRun:
     ) -> None:
         self.plan, self.dataset_size, self.dimension = plan, dataset_size, dimension
         self.planned: EpsilonInterval = check_noise(plan.privacy, plan.mechanism, dimension)
+        self._resumed_from = resume
         self._state = None if resume is None else _resumed_state(Path(resume), plan.binding(dataset_size, dimension))
         self.ledger = _open_ledger(ledger, may_create=self._state is None or self._state["step"] == 0)
         self.done = 0 if self._state is None else int(self._state["step"])
@@ -106,10 +108,16 @@ class PrivateRun:
         if any(dataclasses.replace(release, steps=1) != self.training.release for release in self.ledger.releases):
             raise ValueError(f"the ledger {self.ledger.path} holds releases of another kind than this run's")
         if self._state is not None:
-            self.training.load_state_dict(self._state["generators"])
+            self._load_generators(self.training, self._state["generators"])
         if not self.plan.seeded:
             _make_masks_secret()
         self._announce()
+
+    def _load_generators(self, training: PrivateTraining, state: dict[str, Any]) -> None:
+        try:
+            training.load_state_dict(state)
+        except ValueError as error:
+            raise ValueError(f"the checkpoint {self._resumed_from} is damaged: generators: {error}") from error
 
     def end(self) -> None:
         """Detach from model and optimizer; safe to call twice."""
@@ -186,6 +194,7 @@ class PrivateRun:
         state = {
             "binding": json.dumps(self.plan.binding(self.dataset_size, self.dimension), sort_keys=True),
             "step": step,
+            "charged": self.ledger.steps,
             "generators": self.active().state_dict(),
         }
         for file in folder.glob("rng_state*.pth"):
@@ -201,10 +210,11 @@ class PrivateRun:
                 f"the ledger {self.ledger.path or ''} has {self.ledger.steps} releases already: continue that run by "
                 "resume_from_checkpoint, or give another output_dir or ledger"
             )
-        if self.ledger.steps < self.done:
+        charged = 0 if self._state is None else max(self.done, self._state.get("charged", 0))
+        if self.ledger.steps < charged:
             raise ValueError(
                 f"the ledger {self.ledger.path or ''} is not that of this run: it has {self.ledger.steps} releases, "
-                f"the checkpoint was taken after {self.done}; without its ledger a run cannot be continued"
+                f"the checkpoint was taken after {charged}; without its ledger a run cannot be continued"
             )
 
 
@@ -244,14 +254,15 @@ def _resumed_state(folder: Path, binding: dict[str, Any]) -> dict[str, Any]:
     checkpoint = Checkpoint(folder / "private")
     if not checkpoint.exists():
         raise ValueError(f"{folder} is no checkpoint of a PrivateTrainer: {checkpoint.path} is missing")
-    state = checkpoint.load()
+    state = checkpoint.load({"binding": str, "step": int, "generators": dict})
+    check_fields(state, {"charged": int} if "charged" in state else {})
     try:
-        check_same(json.loads(state["binding"]), binding)
-        if {"step", "generators"} <= state.keys():
-            return state
-    except (KeyError, json.JSONDecodeError):
-        pass
-    raise ValueError(f"the checkpoint {checkpoint.path} is damaged: it lacks a part")
+        before = read_json(state["binding"])
+        check_fields(before, {})
+    except ValueError as error:
+        raise ValueError(f"the checkpoint {checkpoint.path} is damaged: binding: {error}") from error
+    check_same(before, binding)
+    return state
 
 
 def _make_masks_secret() -> None:
