@@ -4,7 +4,8 @@
 
 The noise is sized for the *sum*, whose sensitivity is C; s is C, or the group's own scale where parameters are clipped
 in groups (`modes.py`). The divisor is a constant chosen before seeing the data. Where several processes have a part of
-the sum each, the first adds all of the noise to its own part before the parts are added up: it is there once.
+the sum each, the first adds all of the noise to its own part before the parts are added up: it is there once. In secure
+mode the noisy sum is rounded to a grid (`secure.py`).
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from ..mechanisms import Mechanism, Noise
+from ..mechanisms import Mechanism, Noise, independent
 from .factored import FactoredGradient
 from .processes import ALONE, Processes
 from .recorded import wide_dtype
+from .secure import Generator, draw_noise, grid_of, rounded_sum
 
 _BLOCK = 2**20  # coordinates drawn at a time; a full block of Gaussian noise is drawn in float32 (`Mechanism.sample`)
 
@@ -93,7 +95,7 @@ def release(
     mechanism: Noise,
     noise_scales: Mapping[str, float] | float,
     divisor: float,
-    generator: torch.Generator,
+    generator: Generator,
     processes: Processes = ALONE,
 ) -> None:
     """Set each trainable parameter's `.grad` to (clipped sum + s·noise) / divisor, in the parameter's dtype.
@@ -102,7 +104,8 @@ def release(
     independent over coordinates and parameters, or one vector of all of them if `mechanism` is spherical; drawn from
     `generator` in the model's order; parameters that no example reached get noise too. With several `processes`, the
     sum is that of their clipped sums, the noise is drawn by the first, and all get the same gradient. Spends
-    `clipped_sum`: raises RuntimeError on the second call.
+    `clipped_sum`: raises RuntimeError on the second call. A numpy generator is secure mode, for one process: clipped
+    sum + s·noise is rounded to a multiple of `secure.grid_of` before it is divided.
     """
 
     def noisy_share() -> dict[str, tuple[nn.Parameter, Tensor]]:
@@ -112,8 +115,9 @@ def release(
         for name, (_, total) in sums.items():
             if stream is not None:
                 scale = noise_scales[name] if isinstance(noise_scales, Mapping) else noise_scales
-                stream.add_to(total.view(-1), scale)
-            total.div_(divisor)
+                stream.privatise(total.view(-1), scale, divisor)
+            else:
+                total.div_(divisor)
         return sums
 
     shares = processes.agreed("adding the noise", noisy_share)
@@ -131,34 +135,38 @@ class _NoiseStream:
     block of float64: its coordinates share a norm.
     """
 
-    def __init__(self, mechanism: Noise, generator: torch.Generator, total: int) -> None:
+    def __init__(self, mechanism: Noise, generator: Generator, total: int) -> None:
         self._mechanism, self._generator, self._left = mechanism, generator, total
+        self._secure = not isinstance(generator, torch.Generator)
         self._block: Tensor | None = None
         self._used = 0
 
-    def add_to(self, flat: Tensor, scale: float) -> None:
-        """flat += scale · (the next coordinates), in place."""
-        start = 0
+    def privatise(self, flat: Tensor, scale: float, divisor: float) -> None:
+        """flat = (flat + scale · (the next coordinates)) / divisor, in place; secure: rounded to its grid before."""
+        start, grid = 0, grid_of(independent(self._mechanism), scale) if self._secure else None
         while start < len(flat):
             block = self._next_block(flat)
             count = min(len(block) - self._used, len(flat) - start)
-            part = block[self._used : self._used + count].to(flat)
-            flat[start : start + count].add_(part, alpha=scale)
+            part, noise = flat[start : start + count], block[self._used : self._used + count]
+            if grid is None:
+                part.add_(noise.to(flat), alpha=scale).div_(divisor)
+            else:
+                part.copy_(rounded_sum(part, noise * scale, grid) / divisor)
             self._used += count
             self._left -= count
             start += count
 
     def _next_block(self, like: Tensor) -> Tensor:
         """The block in use, a new one if it is used up or of another kind; no coordinate is given out twice."""
-        block = self._block
+        block, dtype = self._block, torch.float64 if self._secure else like.dtype
         if not isinstance(self._mechanism, Mechanism):
             if block is None:
-                self._block = block = self._mechanism.sample(
-                    (self._left,), generator=self._generator, dtype=torch.float64
+                self._block = block = draw_noise(
+                    self._mechanism, (self._left,), generator=self._generator, dtype=torch.float64
                 )
             return block
-        if block is None or self._used == len(block) or (block.dtype, block.device) != (like.dtype, like.device):
+        if block is None or self._used == len(block) or (block.dtype, block.device) != (dtype, like.device):
             count = min(_BLOCK, self._left)
-            block = self._mechanism.sample((count,), generator=self._generator, device=like.device, dtype=like.dtype)
+            block = draw_noise(self._mechanism, (count,), generator=self._generator, device=like.device, dtype=dtype)
             self._block, self._used = block, 0
         return block

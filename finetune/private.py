@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from ..accounting import EpsilonInterval, Ledger, Release, epsilon
-from ..mechanisms import Noise, _validate
+from ..mechanisms import Noise, _validate, independent
 from .clipping import GhostClipping, Recording
 from .layer_rules import LAYER_RULES, Rules
 from .modes import ClippingMode
@@ -35,6 +35,7 @@ def make_private(
     ledger: LedgerLike = None,
     adjacency: str = "add_or_remove_one",
     seed: int | None = None,
+    secure: bool = False,
     rules: Rules = LAYER_RULES,
     fallback: bool = True,
     process_group: Any = "auto",
@@ -64,6 +65,8 @@ def make_private(
             it in memory only (a crash then loses the record). Only the first process writes the file.
         adjacency: what one record's presence means; see `accounting.Release`.
         seed: leave None. A seed makes noise and samples reproducible, and the run *not private*.
+        secure: noise and samples from ChaCha20, the noisy sum rounded to a grid: see `finetune.secure` for what this
+            removes and what not. Needs `pip install 'optnoise[secure]'`; draws on the CPU, some ten times slower.
         rules: layer rules; `LAYER_RULES` extended by your own.
         fallback: whether modules without a rule may be clipped by `torch.func.vmap`; see `GhostClipping`.
         process_group: the processes that train this model together: a `torch.distributed.ProcessGroup`; "auto": the
@@ -72,7 +75,9 @@ def make_private(
     Raises:
         UnsupportedModelError: lists every module that cannot be trained privately.
         ValueError: a bad argument; the optimizer does not hold the model's own trainable parameters; the model is
-            wrapped (DistributedDataParallel) or sharded; arguments differ between processes.
+            wrapped (DistributedDataParallel) or sharded; arguments differ between processes; `secure` with several of
+            them, or with spherical noise.
+        ImportError: `secure` without its package.
         ProcessError: another process failed or ended.
 
     Example:
@@ -99,6 +104,7 @@ def make_private(
 
     def prepare() -> tuple[GhostClipping, torch.optim.Optimizer, Release, SharedSampler, Randomness]:
         check_not_wrapped(model)
+        _check_secure_sum(secure, mechanism, processes)
         if not isinstance(clipping_norm, ClippingMode):
             _validate.positive("clipping_norm", clipping_norm)
         _validate.positive("divisor", divisor)
@@ -106,7 +112,7 @@ def make_private(
         clipping = GhostClipping(model, clipping_norm, rules=rules, fallback=fallback)
         check_optimizer(clipping.model, own, clipping.parameters)
         device = next(iter(clipping.parameters.values())).device
-        randomness = Randomness.secret(device) if seed is None else Randomness.from_seed(seed, device)
+        randomness = Randomness.chosen(seed=seed, secure=secure, device=device)
         sampler = SharedSampler(PoissonSampler(dataset_size, sampling_rate, randomness.sampling), processes)
         one_step = Release(mechanism, sampling_rate=sampling_rate, dimension=clipping.dimension, adjacency=adjacency)
         one_step_is_bounded(one_step)
@@ -121,6 +127,7 @@ def make_private(
             "divisor": divisor,
             "dataset_size": dataset_size,
             "seed": seed,
+            "secure": secure,
             "trainable parameters": trained(clipping.parameters),
         },
     )
@@ -128,6 +135,14 @@ def make_private(
     return PrivateTraining(
         clipping, own, one_step, divisor, open_ledger(ledger, processes), sampler, randomness, processes
     )
+
+
+def _check_secure_sum(secure: bool, mechanism: Noise, processes: Processes) -> None:
+    """Sum and noise are added without rounding in one place, coordinate by coordinate, before anything is rounded."""
+    if secure and processes.are_several:
+        raise ValueError("expected one process with secure=True: the sum of several is rounded before the grid")
+    if secure:
+        independent(mechanism)
 
 
 @final
@@ -191,6 +206,11 @@ class PrivateTraining:
     def seeded(self) -> bool:
         """True if noise and samples come from a seed: such a run is *not private*."""
         return self._randomness.seeded
+
+    @property
+    def secure(self) -> bool:
+        """True if noise and samples come from a cryptographic generator and noisy sums lie on a grid."""
+        return self._randomness.secure
 
     @property
     def batch_size(self) -> int:

@@ -10,6 +10,9 @@ import torch
 from torch import Tensor
 
 from .processes import Processes
+from .secure import Generator, uniform
+
+_STEP = 2.0**-53  # between neighbouring uniform draws
 
 
 @final
@@ -46,10 +49,11 @@ class PoissonSampler:
     """Draws each of `dataset_size` records with probability `sampling_rate`, independently, every time anew.
 
     A shuffled loader with fixed batches is another scheme and has another ε. `generator` (CPU) must be as secret as
-    the noise: the sampling rate only helps while nobody knows who was drawn.
+    the noise: the sampling rate only helps while nobody knows who was drawn. The rate that comes out is
+    `sampling_rate` rounded down to a multiple of 2^−53, so never above it.
     """
 
-    def __init__(self, dataset_size: int, sampling_rate: float, generator: torch.Generator) -> None:
+    def __init__(self, dataset_size: int, sampling_rate: float, generator: Generator) -> None:
         if dataset_size < 1:
             raise ValueError(f"expected dataset_size >= 1, got {dataset_size=}")
         if not 0 < sampling_rate <= 1:
@@ -58,8 +62,8 @@ class PoissonSampler:
 
     def draw(self) -> LogicalBatch:
         """The next logical batch."""
-        uniform = torch.rand(self.dataset_size, generator=self._generator, dtype=torch.float64)
-        return LogicalBatch((uniform < self.sampling_rate).nonzero().flatten())
+        draws = uniform(self.dataset_size, self._generator)
+        return LogicalBatch((draws + _STEP <= self.sampling_rate).nonzero().flatten())
 
 
 @final

@@ -29,6 +29,7 @@ from ..mechanisms import Mechanism
 from .layer_rules import LAYER_RULES, Rules
 from .private import innermost
 from .replicas import check_not_wrapped
+from .secure import check_secure
 from .settings import PrivacySettings
 from .support import trainable_parameters
 from .trainer_arguments import check_placement, private_arguments, steps_per_epoch
@@ -66,6 +67,7 @@ class PrivateTrainer(Trainer):
         ledger: where each release is recorded before it is used: a path or a `Ledger`; `ledger.jsonl` in
             `args.output_dir` by default.
         noise_seed: leave None. A seed makes noise and samples repeatable, and the run *not private*.
+        secure: noise and samples from ChaCha20, noisy sums rounded to a grid; see `make_private`.
         continue_ledger: True: the ledger may hold releases of this run, which ended before its first checkpoint. The
             training begins anew, with these releases charged as well.
         log_training_loss: leave False. The training loss is a number about the private batch without any noise, and
@@ -96,6 +98,7 @@ class PrivateTrainer(Trainer):
         per_example_loss: PerExampleLoss | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
         noise_seed: int | None = None,
+        secure: bool = False,
         continue_ledger: bool = False,
         log_training_loss: bool = False,
         rules: Rules = LAYER_RULES,
@@ -103,11 +106,13 @@ class PrivateTrainer(Trainer):
         **more: Any,
     ) -> None:
         _check_own_arguments(mechanism, privacy, per_example_loss, more)
+        check_secure(secure, noise_seed, name="noise_seed")
         args = private_arguments(args or TrainingArguments(output_dir="tmp_trainer"), privacy)
         self._private_plan = Plan(
             mechanism=mechanism,
             privacy=privacy,
             noise_seed=noise_seed,
+            secure=secure,
             rules=rules,
             fallback=fallback,
             continue_ledger=continue_ledger,

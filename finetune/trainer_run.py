@@ -19,8 +19,9 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..accounting import EpsilonInterval, Ledger, rounded_up
 from ..mechanisms import Mechanism
+from ..mechanisms._json import read_json
 from .budget import Budget, check_noise
-from .checkpoint import Checkpoint, check_same
+from .checkpoint import Checkpoint, check_fields, check_same
 from .layer_rules import Rules
 from .private import PrivateTraining, make_private
 from .processes import Processes, find_processes
@@ -40,6 +41,7 @@ class Plan:
     mechanism: Mechanism
     privacy: PrivacySettings
     noise_seed: int | None = None
+    secure: bool = False
     rules: Rules
     fallback: bool = True
     continue_ledger: bool = False
@@ -57,6 +59,7 @@ class Plan:
             "dataset_size": dataset_size,
             "dimension": dimension,
             "noise_seed": self.noise_seed,
+            **({"secure": True} if self.secure else {}),
         }
         return json.loads(json.dumps(document))
 
@@ -71,6 +74,7 @@ class PrivateRun:
         self.plan, self.dataset_size, self.dimension = plan, dataset_size, dimension
         self.processes = find_processes("auto")
         self.planned: EpsilonInterval = check_noise(plan.privacy, plan.mechanism, dimension)
+        self._resumed_from = resume
         self._state = None if resume is None else _resumed_state(Path(resume), plan.binding(dataset_size, dimension))
         may_create = self._state is None or self._state["step"] == 0
         self.ledger = _open_ledger(ledger, may_create=may_create, processes=self.processes)
@@ -97,6 +101,7 @@ class PrivateRun:
             ledger=self.ledger,
             adjacency=privacy.adjacency,
             seed=self.plan.noise_seed,
+            secure=self.plan.secure,
             rules=self.plan.rules,
             fallback=self.plan.fallback,
         )
@@ -107,11 +112,17 @@ class PrivateRun:
         if any(dataclasses.replace(release, steps=1) != self.training.release for release in self.ledger.releases):
             raise ValueError(f"the ledger {self.ledger.path} holds releases of another kind than this run's")
         if self._state is not None:
-            self.training.load_state_dict(self._state["generators"])
+            self._load_generators(self.training, self._state["generators"])
         if not self.plan.seeded:
             _make_masks_secret()
         if self.processes.is_first:
             self._announce()
+
+    def _load_generators(self, training: PrivateTraining, state: dict[str, Any]) -> None:
+        try:
+            training.load_state_dict(state)
+        except ValueError as error:
+            raise ValueError(f"the checkpoint {self._resumed_from} is damaged: generators: {error}") from error
 
     def end(self) -> None:
         """Detach from model and optimizer; safe to call twice."""
@@ -195,6 +206,7 @@ class PrivateRun:
         state = {
             "binding": json.dumps(self.plan.binding(self.dataset_size, self.dimension), sort_keys=True),
             "step": step,
+            "charged": self.ledger.steps,
             "generators": self.active().state_dict(),
         }
         for file in folder.glob("rng_state*.pth"):
@@ -211,10 +223,11 @@ class PrivateRun:
                 f"the ledger {self.ledger.path or ''} has {self.ledger.steps} releases already: continue that run by "
                 "resume_from_checkpoint, or give another output_dir or ledger"
             )
-        if self.ledger.steps < self.done:
+        charged = 0 if self._state is None else max(self.done, self._state.get("charged", 0))
+        if self.ledger.steps < charged:
             raise ValueError(
                 f"the ledger {self.ledger.path or ''} is not that of this run: it has {self.ledger.steps} releases, "
-                f"the checkpoint was taken after {self.done}; without its ledger a run cannot be continued"
+                f"the checkpoint was taken after {charged}; without its ledger a run cannot be continued"
             )
 
 
@@ -257,14 +270,15 @@ def _resumed_state(folder: Path, binding: dict[str, Any]) -> dict[str, Any]:
     checkpoint = Checkpoint(folder / "private")
     if not checkpoint.exists():
         raise ValueError(f"{folder} is no checkpoint of a PrivateTrainer: {checkpoint.path} is missing")
-    state = checkpoint.load()
+    state = checkpoint.load({"binding": str, "step": int, "generators": dict})
+    check_fields(state, {"charged": int} if "charged" in state else {})
     try:
-        check_same(json.loads(state["binding"]), binding)
-        if {"step", "generators"} <= state.keys():
-            return state
-    except (KeyError, json.JSONDecodeError):
-        pass
-    raise ValueError(f"the checkpoint {checkpoint.path} is damaged: it lacks a part")
+        before = read_json(state["binding"])
+        check_fields(before, {})
+    except ValueError as error:
+        raise ValueError(f"the checkpoint {checkpoint.path} is damaged: binding: {error}") from error
+    check_same(before, binding)
+    return state
 
 
 def _make_masks_secret() -> None:

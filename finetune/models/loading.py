@@ -96,7 +96,7 @@ def load_pretrained(
     if getattr(model, "generation_config", None) is not None:
         model.generation_config.pad_token_id = tokenizer.pad_token_id
     if location.gguf_file is not None:  # the weights are dequantized: an ordinary model, which may be trained
-        model.hf_quantizer = None
+        model.hf_quantizer, model.is_quantized = None, False
         with contextlib.suppress(AttributeError):
             del model.config.quantization_config
     return Pretrained(model.eval(), tokenizer)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pydantic
 
+from ...mechanisms._json import read_text
 from .recipe import Recipe, foreign_keys
 
 _INSTEAD = {
@@ -50,8 +51,10 @@ def load_recipe(recipe: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     text, source = _read(recipe)
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise ValueError(f"recipe {source!r} is not TOML: {error}") from error
+    except RecursionError:
+        raise ValueError(f"recipe {source!r} is nested too deeply") from None
     for override in overrides:
         _apply(document, override)
     return recipe_from(document, source=source)
@@ -64,22 +67,27 @@ def recipe_from(document: Mapping[str, Any], *, source: str = "recipe") -> Recip
     except pydantic.ValidationError as error:
         faults = [_explain(fault) for fault in error.errors()]
         raise ValueError(f"{source}: {'; '.join(faults)}") from None
-    except TypeError as error:  # dates are TOML, but no value of a recipe
+    except RecursionError:
+        raise ValueError(f"{source}: nested too deeply") from None
+    except (TypeError, ValueError) as error:  # dates are TOML, but no value of a recipe; numbers without end
         raise ValueError(f"{source}: {error}") from None
 
 
 def _read(recipe: str | Path) -> tuple[str, str]:
-    path = Path(recipe)
-    try:
-        if path.is_file():
-            return path.read_text(encoding="utf-8"), str(path)
-    except UnicodeDecodeError as error:
-        raise ValueError(f"recipe {str(path)!r} is not UTF-8 text: {error.reason}") from error
+    if _is_file(recipe):
+        return read_text(recipe, "the recipe"), str(recipe)
     names = shipped_names()
     if isinstance(recipe, str) and recipe in names:
         file = resources.files("optnoise.finetune") / "recipes" / f"{recipe}.toml"
         return file.read_text(encoding="utf-8"), recipe
     raise ValueError(f"there is no recipe file {str(recipe)!r}, nor a shipped one of that name: {', '.join(names)}")
+
+
+def _is_file(recipe: str | Path) -> bool:
+    try:
+        return Path(recipe).is_file()
+    except (OSError, ValueError):  # too long for a name, or no name at all
+        return False
 
 
 def _explain(fault: Any) -> str:
@@ -100,7 +108,7 @@ def _apply(document: dict[str, Any], override: str) -> None:
         raise ValueError(f"expected an override of the form section.key=value, got {override!r}")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         value = text.strip()
     target = _section(document, sections, override)
     target[name] = value

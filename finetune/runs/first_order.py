@@ -36,6 +36,7 @@ def train_privately(
         privacy=recipe.settings(),
         ledger=folder.ledger,
         noise_seed=recipe.runtime.noise_seed,
+        secure=recipe.runtime.secure,
         continue_ledger=resume and not from_checkpoint,
         log_training_loss=recipe.runtime.log_training_loss,
     )

@@ -10,7 +10,9 @@ from typing import Any, final
 from ... import __version__
 from ...accounting import Ledger
 from ...mechanisms import Mechanism, from_spec, independent
+from ...mechanisms._json import read_json, read_text
 from ..checkpoint import check_same
+from .files import recipe_from
 from .recipe import Recipe
 
 
@@ -57,19 +59,22 @@ class RunFolder:
         Raises ValueError if there is none, its files are damaged, or recipe or noise are not the same as then.
         """
         document = _read(self._document)
+        try:
+            before = recipe_from(document["recipe"], source="recipe").binding()
+            spec = document["mechanism"]
+            noise = None if spec is None else independent(from_spec(spec))
+        except KeyError as error:
+            raise ValueError(f"{self._document} is damaged: it lacks {error}") from error
+        except ValueError as error:
+            raise ValueError(f"{self._document} is damaged: {error}") from error
+        check_same(before, recipe.binding(), "recipe.")
+        if noise is None:
+            raise ValueError("the run in this folder is without privacy: start it anew in another one")
         if not self.ledger.exists():
             raise ValueError(f"there is no ledger at {self.ledger}: without its ledger a run cannot be continued")
-        try:
-            before = Recipe.model_validate_json(json.dumps(document["recipe"])).binding()
-            spec = document["mechanism"]
-            check_same(before, recipe.binding(), "recipe.")
-            if spec is None:
-                raise ValueError("the run in this folder is without privacy: start it anew in another one")
-            if mechanism is not None:
-                check_same(spec, json.loads(json.dumps(mechanism.spec())), "mechanism.")
-            return independent(from_spec(spec))
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{self._document} is damaged: {error}") from error
+        if mechanism is not None:
+            check_same(noise.spec(), mechanism.spec(), "mechanism.")
+        return noise
 
     def check_data(self, digest: str) -> None:
         """Raise ValueError if the training rows are not those of the interrupted run."""
@@ -84,8 +89,9 @@ class RunFolder:
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise ValueError(f"there is no run to resume: {path} is missing")
+    text = read_text(path, "the file")
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = read_json(text)
     except ValueError as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     if not isinstance(document, dict):

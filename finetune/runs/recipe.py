@@ -154,6 +154,7 @@ class ModelSection(Section):
         return self
 
 
+_MOST = 10**18  # rows and steps: beyond it accounting refuses
 _ZEROTH_ORDER = {"smoothing", "directions"}
 _FIRST_ORDER = {"optimizer", "head_learning_rate", "adam_beta1", "adam_beta2", "adam_epsilon"}
 
@@ -169,11 +170,11 @@ class TrainingSection(Section):
     method: Literal["first_order", "zeroth_order"] = "first_order"
     batch_size: float = Field(gt=0)
     """Expected size of a Poisson batch: the constant that divides the noisy sum."""
-    dataset_size: int | None = Field(default=None, ge=1)
+    dataset_size: int | None = Field(default=None, ge=1, le=_MOST)
     """Public, nominal number of training rows: every row is drawn with probability q = batch_size/dataset_size."""
     sampling_rate: float | None = Field(default=None, gt=0, le=1)
     """q itself, instead of dataset_size."""
-    steps: int | None = Field(default=None, ge=1)
+    steps: int | None = Field(default=None, ge=1, le=_MOST)
     """T, the number of noisy releases; or `epochs`."""
     epochs: float | None = Field(default=None, gt=0)
     """T = ceil(epochs/q)."""
@@ -204,6 +205,10 @@ class TrainingSection(Section):
             raise ValueError(
                 f"expected batch_size <= dataset_size, got batch_size={self.batch_size:g} and "
                 f"dataset_size={self.dataset_size}"
+            )
+        if not self.rate > 0 or (self.epochs or 0) / self.rate > _MOST:
+            raise ValueError(
+                f"expected a rate q > 0 and at most {_MOST:.0e} steps, got q={self.rate:g} and epochs={self.epochs}"
             )
         defaults = {name: field.default for name, field in type(self).model_fields.items()}
         if foreign := sorted(k for k in foreign_keys(self.method) if getattr(self, k) != defaults[k]):
@@ -260,8 +265,16 @@ class RuntimeSection(Section):
     """Of dropout in a seeded run; a private run takes its masks from the operating system."""
     noise_seed: int | None = None
     """Leave it out. A seed makes noise and samples repeatable, and the run NOT private."""
+    secure: bool = False
+    """Noise and samples from a cryptographic generator, noisy sums on a grid; needs the extra `secure`."""
     log_training_loss: bool = False
     """Leave it out. The training loss is a number about the private batch without noise."""
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.secure and self.noise_seed is not None:
+            raise ValueError("leave noise_seed out with secure = true: a run with a seed is not private")
+        return self
 
 
 class Recipe(Section):
@@ -293,4 +306,5 @@ class Recipe(Section):
     def binding(self) -> dict[str, Any]:
         """All that may not change between a run and its continuation: everything but evaluation and runtime."""
         document = self.model_dump(mode="json", exclude={"evaluation", "runtime", "description", "origin"})
-        return {**document, "noise_seed": self.runtime.noise_seed}
+        own = {"secure": True} if self.runtime.secure else {}
+        return {**document, "noise_seed": self.runtime.noise_seed, **own}

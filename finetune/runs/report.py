@@ -22,7 +22,11 @@ _NOTES = (
     "The guarantee covers the training rows. Evaluation is on other rows, without noise, and is not covered.",
     "Choosing among several runs, and tuning, cost privacy that is not in this ε.",
     "The number of training rows is stated exactly, as is customary; with add-or-remove adjacency it is not covered.",
-    "Real-number arithmetic is assumed; floating-point attacks on the noise are not covered.",
+)
+_ARITHMETIC = "Real-number arithmetic is assumed; floating-point attacks on the noise are not covered."
+_SECURE = (
+    "Secure mode: noise and samples come from ChaCha20 with a key of the operating system, and each noisy sum is "
+    "rounded to a grid that does not depend on the data. The samplers themselves compute in floating point."
 )
 _NOT_PRIVATE = "NOT PRIVATE: the noise of this run has a seed. Whoever has the seed can undo the noise."
 _NO_PRIVACY = "NO PRIVACY: trained with neither clipping nor noise, as a yardstick."
@@ -49,6 +53,7 @@ def report(result: RunResult, protected_unit: str) -> dict[str, Any]:
     recipe = result.recipe
     return {
         "private": result.private,
+        "secure": result.mechanism is not None and recipe.runtime.secure,
         **_privacy(result, protected_unit),
         "method": recipe.training.method,
         "task": recipe.task.name,
@@ -128,7 +133,8 @@ def _versions() -> dict[str, str]:
 def _notes(result: RunResult) -> list[str]:
     if result.mechanism is None:
         return [_NO_PRIVACY]
-    return [*([] if result.private else [_NOT_PRIVATE]), *_NOTES]
+    arithmetic = _SECURE if result.recipe.runtime.secure else _ARITHMETIC
+    return [*([] if result.private else [_NOT_PRIVATE]), *_NOTES, arithmetic]
 
 
 def _finite(value: Any) -> Any:

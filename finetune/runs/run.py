@@ -10,6 +10,7 @@ from ...accounting import EpsilonInterval, Ledger, rounded_up
 from ...mechanisms import Mechanism
 from ..models.loading import quiet
 from ..processes import refuse_several_processes
+from ..secure import check_secure
 from ..tasks import ClassificationTask
 from .build import build, data_digest
 from .folder import RunFolder
@@ -47,9 +48,11 @@ def run_recipe(
         ValueError: the noise's proven ε exceeds the recipe's, `output_dir` holds another run, nothing to resume,
             recipe, noise or data that are not those of the interrupted run, several processes, or anything that `build`
             refuses.
+        ImportError: `runtime.secure` without its package.
     """
     refuse_several_processes("a recipe")
     folder = RunFolder(output_dir)
+    check_secure(recipe.runtime.secure, recipe.runtime.noise_seed, name="noise_seed")
     if resume:
         mechanism = folder.noise_of_interrupted(recipe, mechanism)
     else:

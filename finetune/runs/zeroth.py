@@ -8,12 +8,12 @@ import math
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ...accounting import Ledger
 from ...mechanisms import Mechanism
 from ..budget import Budget, check_noise
-from ..checkpoint import Checkpoint
+from ..checkpoint import Checkpoint, check_fields
 from ..progress import progress_bar
 from ..trainer_rows import length_of
 from ..zeroth_order import ZerothOrderTraining, make_zeroth_order
@@ -96,6 +96,7 @@ class _ForwardRun:
             ledger=ledger,
             adjacency=settings.adjacency,
             seed=self.recipe.runtime.noise_seed,
+            secure=self.recipe.runtime.secure,
         )
 
     def _losses(self, indices: Tensor) -> Tensor:
@@ -119,6 +120,7 @@ class _ForwardRun:
         trained = {name: p.detach().cpu() for name, p in self.model.named_parameters() if p.requires_grad}
         state = {
             "step": self.done,
+            "charged": self.training.ledger.steps,
             "trained": trained,
             "training": self.training.state_dict(),
             "history": self.history,
@@ -126,24 +128,42 @@ class _ForwardRun:
         self.checkpoint.save(state)
 
     def _restore(self) -> None:
-        state = self.checkpoint.load()
+        fields = {"step": int, "charged": int, "trained": dict, "training": dict, "history": list}
+        state = self.checkpoint.load(fields)
         try:
-            parameters = dict(self.model.named_parameters())
-            with torch.no_grad():
-                for name, value in state["trained"].items():
-                    parameters[name].copy_(value)
+            for line in state["history"]:
+                check_fields(line, {"step": int})
+            parameters = self._restored_parameters(state["trained"])
             self.training.load_state_dict(state["training"])
-            self.done, self.history = int(state["step"]), list(state["history"])
-        except (KeyError, TypeError, RuntimeError) as error:
+        except ValueError as error:
             raise ValueError(f"the checkpoint {self.checkpoint.path} is damaged: {error}") from error
-        ledger = self.training.ledger
+        with torch.no_grad():
+            for parameter, value in parameters:
+                parameter.copy_(value)
+        self.done, self.history = state["step"], state["history"]
+        ledger, charged = self.training.ledger, max(state["step"], state["charged"])
         kinds = {dataclasses.replace(release, steps=1) for release in ledger.releases}
-        if ledger.steps < self.done or (self.done and kinds != {self.training.release}):
+        if ledger.steps < charged or (self.done and kinds != {self.training.release}):
             raise ValueError(
                 f"the ledger {ledger.path} is not that of this run: it has {ledger.steps} releases, the checkpoint was "
-                f"taken after {self.done}; without its ledger a run cannot be continued"
+                f"taken after {charged}; without its ledger a run cannot be continued"
             )
         _LOG.warning("resumed at step %d; %d steps are taken and charged again", self.done, ledger.steps - self.done)
+
+    def _restored_parameters(self, trained: dict[str, Any]) -> list[tuple[nn.Parameter, Tensor]]:
+        """The trained parameters with their values of then. Raises ValueError naming one that does not fit."""
+        own = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        if odd := sorted(map(str, own.keys() ^ trained.keys())):
+            raise ValueError(f"missing or unknown trained parameter {odd[0]!r}")
+        check_fields(trained, dict.fromkeys(own, Tensor))
+        for name, parameter in own.items():
+            found = trained[name]
+            if (found.shape, found.dtype) != (parameter.shape, parameter.dtype):
+                raise ValueError(
+                    f"expected {name} of shape {tuple(parameter.shape)} and {parameter.dtype}, got "
+                    f"{tuple(found.shape)} and {found.dtype}"
+                )
+        return [(parameter, trained[name]) for name, parameter in own.items()]
 
 
 def _schedule(training: TrainingSection) -> Any:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...mechanisms import Noise
 from ..processes import ALONE, Processes
+from ..secure import Generator, draw_noise
 
 GRID = 2**32  # multiples of C/GRID
 MOST_RECORDS = 2**29  # GRID · MOST_RECORDS = 2^61: no sum leaves int64
@@ -41,7 +42,7 @@ def noisy_sum(
     *,
     mechanism: Noise,
     clipping_norm: float,
-    generator: torch.Generator,
+    generator: Generator,
     processes: Processes = ALONE,
 ) -> Tensor:
     """total·C/GRID + C·noise, (k,) float64, on the grid. `total` (k,) int64 is private data; noise in units of C.
@@ -53,7 +54,7 @@ def noisy_sum(
     def noisy_share() -> Tensor:
         if not processes.is_first:
             return total.clone()
-        noise = mechanism.sample(tuple(total.shape), generator=generator, dtype=torch.float64, device="cpu")
+        noise = draw_noise(mechanism, tuple(total.shape), generator=generator, dtype=torch.float64, device="cpu")
         return total + noise.mul(GRID).round().clamp(-_MOST_NOISE, _MOST_NOISE).to(torch.int64)
 
     whole = processes.agreed("adding the noise", noisy_share)

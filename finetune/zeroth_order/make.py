@@ -40,6 +40,7 @@ def make_zeroth_order(
     ledger: LedgerLike = None,
     adjacency: str = "add_or_remove_one",
     seed: int | None = None,
+    secure: bool = False,
     direction_seed: int | None = None,
     process_group: Any = "auto",
 ) -> ZerothOrderTraining:
@@ -76,12 +77,16 @@ def make_zeroth_order(
             it in memory only (a crash then loses the record). Only the first process writes the file.
         adjacency: what one record's presence means; see `accounting.Release`.
         seed: leave None. A seed makes noise and samples reproducible, and the run *not private*.
+        secure: noise and samples from ChaCha20: see `finetune.secure` for what this removes and what not. Sums are
+            on a grid, C·2^−32, in either mode. Needs `pip install 'optnoise[secure]'`.
         direction_seed: the public seed of the directions, chosen without looking at the data; None takes a random one.
         process_group: as for `make_private`.
 
     Raises:
         UnsupportedModelError: lists every module that draws random masks or mixes examples in its present mode.
-        ValueError: a bad argument, no proven bound for this noise in this dimension, or several processes.
+        ValueError: a bad argument, no proven bound for this noise in this dimension, or arguments that differ between
+            processes.
+        ImportError: `secure` without its package.
 
     Example:
         >>> import torch
@@ -108,7 +113,7 @@ def make_zeroth_order(
         _check_choices(learning_rate, direction, dataset_size)
         check_parameters(trainable_parameters(model))
         check_modules(model)
-        randomness = Randomness.secret() if seed is None else Randomness.from_seed(seed)
+        randomness = Randomness.chosen(seed=seed, secure=secure)
         sampler = SharedSampler(PoissonSampler(dataset_size, sampling_rate, randomness.sampling), processes)
         released = settings.directions if settings.joint else 1
         one_step = Release(mechanism, sampling_rate=sampling_rate, dimension=released, adjacency=adjacency)
@@ -125,6 +130,7 @@ def make_zeroth_order(
             "settings": settings,
             "dataset_size": dataset_size,
             "seed": seed,
+            "secure": secure,
             "direction": direction,
             "sizes and kinds of device of the trainable parameters": [(size, device.type) for size, device in sizes],
         },

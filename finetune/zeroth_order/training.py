@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ...accounting import EpsilonInterval, Ledger, Release, epsilon
 from ...mechanisms import Noise, _validate
+from ..checkpoint import check_fields
 from ..processes import Processes
 from ..randomness import Randomness
 from ..replicas import fingerprint
@@ -103,6 +104,11 @@ class ZerothOrderTraining:
     def seeded(self) -> bool:
         """True if noise and samples come from a seed: such a run is *not private*."""
         return self._randomness.seeded
+
+    @property
+    def secure(self) -> bool:
+        """True if noise and samples come from a cryptographic generator."""
+        return self._randomness.secure
 
     @property
     def batch_size(self) -> int:
@@ -278,13 +284,30 @@ class ZerothOrderTraining:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave; directions go on where they stood. A seeded run repeats its draws; a private
-        one draws fresh noise and samples, and every step that is taken again is charged again."""
+        one draws fresh noise and samples, and every step that is taken again is charged again. Raises ValueError naming
+        the entry that is missing, or not of its type."""
         if self._batch is not None:
             raise RuntimeError("a checkpoint is loaded between logical batches: call step() first")
+        waiting = _waiting(state)
         self._randomness.load_state_dict(state["randomness"])
         self._directions.seed = state["direction_seed"]
         self._used, self._updates = state["used"], state["updates"]
-        self._waiting = [Estimate(tuple(e["numbers"]), e["derivatives"].clone()) for e in state["waiting"]]
+        self._waiting = waiting
+
+
+def _waiting(state: Any) -> list[Estimate]:
+    """The releases not yet applied, of a `state_dict` whose entries are checked."""
+    check_fields(state, {"randomness": dict, "direction_seed": int, "used": int, "updates": int, "waiting": list})
+    found = []
+    for entry in state["waiting"]:
+        check_fields(entry, {"numbers": list, "derivatives": Tensor})
+        numbers, slopes = tuple(entry["numbers"]), entry["derivatives"]
+        if not all(type(number) is int and number >= 0 for number in numbers):
+            raise ValueError(f"expected waiting.numbers to be integers >= 0, got {numbers!r}")
+        if slopes.shape != (len(numbers),) or slopes.dtype != torch.float64:
+            raise ValueError(f"expected waiting.derivatives of shape ({len(numbers)},), got {tuple(slopes.shape)}")
+        found.append(Estimate(numbers, slopes.clone()))
+    return found
 
 
 def planned(release: Release, *, delta: float, steps: int) -> EpsilonInterval:

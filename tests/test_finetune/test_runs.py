@@ -10,6 +10,7 @@ import pytest
 import torch
 from optnoise.accounting import Ledger, calibrate, epsilon
 from optnoise.demo import train_three
+from optnoise.finetune import Randomness, sampling
 from optnoise.finetune.checkpoint import Checkpoint
 from optnoise.finetune.models import load_pretrained
 from optnoise.finetune.runs import build, run_recipe, run_without_privacy, trainers
@@ -133,6 +134,83 @@ def test_an_unseeded_run_is_private_and_shows_no_secret_seed(recipe, tmp_path, m
     report = report_of(tmp_path / "a")
     assert report["seeds"] == {"new_weights": 0, "held_out_rows": 0}
     assert "NOT PRIVATE" not in (tmp_path / "a" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("method", ["first_order", "zeroth_order"])
+def test_a_secure_run_says_so_and_goes_on_as_one(recipe, tmp_path, monkeypatch, method):
+    def make(secure=True):
+        runtime = {"noise_seed": None, "secure": secure}
+        return recipe("bert", "mean_pooled", "head", training={"method": method}, runtime=runtime)
+
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 3)
+        with pytest.raises(Interrupted):
+            run_recipe(make(), mechanism=NOISE, output_dir=folder, progress=False)
+    with pytest.raises(ValueError, match=r"cannot resume: recipe\.secure has changed \(True then, None now\)"):
+        run_recipe(make(secure=False), output_dir=folder, resume=True, progress=False)
+    result = run_recipe(make(), output_dir=folder, resume=True, progress=False)
+    assert result.private
+    assert result.training.releases == Ledger(folder / "ledger.jsonl").steps == 5  # 4, and the third once more
+    report = report_of(folder)
+    assert report["secure"] is True
+    assert report["recipe"]["runtime"]["secure"] is True
+    assert "Secure mode" in (folder / "report.md").read_text()
+    run_recipe(make(secure=False), mechanism=NOISE, output_dir=tmp_path / "plain", progress=False)
+    assert report_of(tmp_path / "plain")["secure"] is False
+    assert "Real-number arithmetic is assumed" in (tmp_path / "plain" / "report.md").read_text()
+
+
+def files_with(folder, secrets):
+    return {
+        file.relative_to(folder).parts[0]
+        for file in folder.rglob("*")
+        if file.is_file() and any(secret in file.read_bytes() for secret in secrets)
+    }
+
+
+@pytest.mark.parametrize("method", ["first_order", "zeroth_order"])
+@pytest.mark.parametrize("kind", ["seeded", "private", "secure"])
+def test_generator_states_are_in_the_private_folders_alone_and_gone_at_the_end(
+    recipe, tmp_path, monkeypatch, method, kind
+):
+    """Pieces of every state that the secret generators had, looked for in every file."""
+    runtime = {"noise_seed": 7 if kind == "seeded" else None, "secure": kind == "secure"}
+    chosen = recipe("bert", "mean_pooled", "head", training={"method": method}, runtime=runtime)
+    secrets, chosen_randomness, draw = set(), [], sampling.PoissonSampler.draw
+
+    def see():
+        for generator in chosen_randomness:
+            if isinstance(generator, torch.Generator):
+                state = generator.get_state().numpy().tobytes()
+                secrets.update((state[1000:1064], state[3000:3064]))
+            else:
+                secrets.add(generator.bit_generator.state["state"]["keysetup"].tobytes())
+        secrets.add(torch.get_rng_state().numpy().tobytes()[1000:1064])
+
+    def make(**arguments):
+        found = original(**arguments)
+        chosen_randomness.extend((found.noise, found.sampling))
+        return found
+
+    def drawn(self):
+        see()
+        return draw(self)
+
+    original = Randomness.chosen
+    monkeypatch.setattr(Randomness, "chosen", make)
+    monkeypatch.setattr(sampling.PoissonSampler, "draw", drawn)
+    with monkeypatch.context() as patch:
+        interrupt_at(patch, 3)
+        with pytest.raises(Interrupted):
+            run_recipe(chosen, mechanism=NOISE, output_dir=tmp_path / "run", progress=False)
+    where = {"first_order": "checkpoints", "zeroth_order": "private"}[method]
+    assert files_with(tmp_path, secrets) == ({"run"} if kind == "seeded" else set())
+    assert files_with(tmp_path / "run", secrets) == ({where} if kind == "seeded" else set())
+    run_recipe(chosen, output_dir=tmp_path / "run", resume=True, progress=False)
+    see()
+    assert len(secrets) >= 4
+    assert files_with(tmp_path, secrets) == set()
 
 
 def test_the_model_can_be_loaded_again(recipe, tmp_path):
