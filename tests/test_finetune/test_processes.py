@@ -176,7 +176,8 @@ def test_an_error_in_one_process_is_one_in_both(pair, tmp_path, how, here, there
 
 def test_a_ledger_that_cannot_be_written_stops_both(pair, tmp_path):
     first, second = pair.outcomes(jobs.fails_in_second, how="ledger", path=tmp_path)
-    assert isinstance(first, FileNotFoundError)
+    assert isinstance(first, ValueError)
+    assert "cannot open the ledger" in str(first)
     assert isinstance(second, ProcessError)
     assert "opening the ledger" in str(second)
 

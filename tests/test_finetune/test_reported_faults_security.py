@@ -52,13 +52,14 @@ def test_b89_noise_between_two_points_of_the_grid_is_rounded_to_one():
 
 
 def test_b89_nothing_is_claimed_of_floating_point_where_noise_has_no_grid():
-    """B89: the first-order release is float32; README and the page of clipping say so, and no page claims more."""
+    """B89: the default first-order release is float32; README and the page of clipping say so, and secure mode's own
+    page says what it does not remove."""
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     assert "nothing is claimed against attacks on its low bits" in readme
     clipping = " ".join((ROOT / "docs" / "clipping.md").read_text(encoding="utf-8").split())
     assert "Not claimed: anything about the rounding of the *sum over examples* and of the noise" in clipping
-    for page in {ROOT / "README.md", *(ROOT / "docs").glob("*.md")} - {ROOT / "docs" / "reported_faults.md"}:
-        assert "secure mode" not in page.read_text(encoding="utf-8").lower(), page
+    secure = (ROOT / "docs" / "randomness.md").read_text(encoding="utf-8")
+    assert "does not remove" in secure
 
 
 def test_b90_no_coordinate_of_noise_is_given_out_twice(monkeypatch):
@@ -105,12 +106,9 @@ def test_b91_noise_is_drawn_once_and_is_normal():
 def test_b96_secret_noise_needs_no_package_beyond_torch():
     """B96: an abandoned generator package would keep people from it; torch's own, filled by the system, is enough."""
     document = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    everything = [
-        *document["dependencies"],
-        *(each for extra in document["optional-dependencies"].values() for each in extra),
-    ]
-    assert not any("csprng" in each for each in everything)
-    assert not any("secure" in extra for extra in document["optional-dependencies"])
+    extras = [each for extra in document["optional-dependencies"].values() for each in extra]
+    assert not any("csprng" in each for each in (*document["dependencies"], *extras))
+    assert not any("randomgen" in each for each in document["dependencies"])  # the extra `secure` is a choice
 
 
 def test_b96_a_private_run_asks_the_system_for_entropy_and_never_falls_back(monkeypatch):

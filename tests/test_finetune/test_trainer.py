@@ -744,8 +744,10 @@ def test_what_cannot_be_resumed_is_said(tmp_path, stopped):
     with pytest.raises(ValueError, match="no run to resume"):
         private(tmp_path / "new").train(resume_from_checkpoint=True)
     (stopped / "checkpoint-3" / "private" / "checkpoint.pt").unlink()
-    with pytest.raises(ValueError, match="no checkpoint of a PrivateTrainer"):
+    with pytest.raises(ValueError, match="no run to resume: no checkpoint"):  # cut off while it was saved
         private(stopped).train(resume_from_checkpoint=True)
+    with pytest.raises(ValueError, match="no checkpoint of a PrivateTrainer"):
+        private(stopped).train(resume_from_checkpoint=str(stopped / "checkpoint-3"))
     with pytest.raises(ValueError, match="3 releases already: continue that run by resume_from_checkpoint"):
         private(stopped).train()
 
