@@ -14,6 +14,7 @@ from rich.table import Table
 
 from . import __version__
 from .accounting import EpsilonInterval, Release, rounded_down, rounded_up
+from .cli_check import check_command
 from .cli_plan import plan_command
 from .mechanisms import FAMILIES, Mechanism, Noise, independent, inline, parse
 
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 reproduce = typer.Typer(help="Published claims, computed again.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
+app.command("check")(check_command)
 app.command("plan")(plan_command)
 _out = Console()
 
