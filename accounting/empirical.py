@@ -130,7 +130,7 @@ def _scores(name: str, values: ArrayLike) -> Array:
 
 
 def _candidates(present: Array, absent: Array) -> Array:
-    """Thresholds between and just beside scores whose ranks are spaced evenly, and evenly in logarithm from both ends."""
+    """Thresholds between and just beside scores whose ranks are spaced evenly, or in logarithm from both ends."""
     found = []
     for scores in (present, absent):
         finite = np.sort(scores[np.isfinite(scores)])

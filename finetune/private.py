@@ -160,6 +160,11 @@ class PrivateTraining:
         return self._clipping.dimension
 
     @property
+    def clipping(self) -> GhostClipping:
+        """The clipping and its running sum, which is private data: for audits."""
+        return self._clipping
+
+    @property
     def seeded(self) -> bool:
         """True if noise and samples come from a seed: such a run is *not private*."""
         return self._randomness.seeded
