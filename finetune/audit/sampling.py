@@ -2,7 +2,8 @@
 
 Outputs of one run hardly show how its batches were drawn: a record's own participation looks alike under fixed and
 under Poisson batches, and what differs, whom it pushes out, needs a particular company (`optnoise check --batches
-fixed_size` plays that game). The indices themselves show it at once. Under Poisson sampling of n records at rate q, K batches:
+fixed_size` plays that game). The indices themselves show it at once. Under Poisson sampling of n records at rate q, of
+K batches:
 
 - all inclusions together are Binomial(nK, q);
 - the number of batches with a size near nq (within the quartiles) is binomial: fixed sizes are all near;
