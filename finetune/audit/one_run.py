@@ -70,15 +70,22 @@ class OneRunBound:
 
 
 def tail_bound(correct: int, guesses: int, canaries: int, *, epsilon: float, delta: float) -> float:
-    """The theorem's bound of P(at least `correct` of `guesses` are right), for m = `canaries`; at most 1."""
-    r, m = guesses, canaries
+    """The theorem's bound of P(at least `correct` of `guesses` are right), for m = `canaries`; at most 1.
+
+    Needs 0 <= correct <= guesses <= canaries, guesses >= 1, epsilon >= 0 and 0 <= delta < 1; ValueError otherwise.
+    """
+    _check_counts(correct, guesses, canaries)
+    return _tail_bound(correct, guesses, canaries, _validate.non_negative("epsilon", epsilon), _check_delta(delta))
+
+
+def _tail_bound(correct: int, guesses: int, canaries: int, epsilon: float, delta: float) -> float:
     p, other = float(special.expit(epsilon)), float(special.expit(-epsilon))
-    value = float(stats.binom.sf(correct - 1, r, p)) if correct > 0 else 1.0
-    if delta > 0 and r > 0:
-        k = np.arange(r)
+    value = float(stats.binom.sf(correct - 1, guesses, p)) if correct > 0 else 1.0
+    if delta > 0:
+        k = np.arange(guesses)
         mode = np.minimum(np.floor((k + 1) * p), k)
-        likeliest = stats.binom.pmf(np.maximum(mode, correct - r + k), k, p)
-        value += delta * m / r * other * float(likeliest.sum())
+        likeliest = stats.binom.pmf(np.maximum(mode, correct - guesses + k), k, p)
+        value += delta * canaries / guesses * other * float(likeliest.sum())
     return min(value, 1.0)
 
 
@@ -92,17 +99,12 @@ def epsilon_from_guesses(correct: int, guesses: int, canaries: int, *, delta: fl
         delta: a probability in [0, 1).
         confidence: in (0, 1): the true ε is smaller than the result with probability at most 1 − confidence.
     """
-    canaries = _validate.integer("canaries", canaries, minimum=1)
-    guesses = _validate.integer("guesses", guesses, minimum=1)
-    correct = _validate.integer("correct", correct, minimum=0)
-    if not correct <= guesses <= canaries:
-        raise ValueError(f"expected correct <= guesses <= canaries, got {correct=}, {guesses=}, {canaries=}")
-    if not 0 <= _validate.finite("delta", delta) < 1:
-        raise ValueError(f"expected 0 <= delta < 1, got delta={delta}")
+    _check_counts(correct, guesses, canaries)
+    delta = _check_delta(delta)
     allowed = 1 - _validate.open_unit("confidence", confidence)
 
     def rejected(epsilon: float) -> bool:
-        return tail_bound(correct, guesses, canaries, epsilon=epsilon, delta=delta) <= allowed
+        return _tail_bound(correct, guesses, canaries, epsilon, delta) <= allowed
 
     if not rejected(0.0):
         return 0.0
@@ -138,9 +140,7 @@ def epsilon_from_one_run(
         )
     if np.isnan(scores).any():
         raise ValueError("expected scores to be numbers, got nan; a run that diverged says nothing")
-    options = _options(len(scores)) if guesses is None else [_pair(pair, len(scores)) for pair in guesses]
-    if not options:
-        raise ValueError("expected at least one pair in guesses, got none")
+    options = guess_options(guesses, len(scores))
     allowed = (1 - _validate.open_unit("confidence", confidence)) / len(options)
     order = np.argsort(scores, kind="stable")
     found = []
@@ -149,6 +149,15 @@ def epsilon_from_one_run(
         lower = epsilon_from_guesses(correct, ins + outs, len(scores), delta=delta, confidence=1 - allowed)
         found.append(OneRunBound(lower, correct, (ins, outs)))
     return max(found, key=lambda bound: bound.lower)
+
+
+def guess_options(guesses: Sequence[tuple[int, int]] | None, canaries: int) -> list[tuple[int, int]]:
+    """The pairs (IN, OUT) that are tried on so many canaries; ValueError for one that does not fit."""
+    if guesses is None:
+        return _options(canaries)
+    if not len(guesses):
+        raise ValueError("expected at least one pair in guesses, got none")
+    return [_pair(pair, canaries) for pair in guesses]
 
 
 def _options(canaries: int) -> list[tuple[int, int]]:
@@ -163,3 +172,17 @@ def _pair(pair: tuple[int, int], canaries: int) -> tuple[int, int]:
     if not 1 <= ins + outs <= canaries:
         raise ValueError(f"expected 1 <= IN + OUT <= {canaries}, the number of canaries, got guesses={pair}")
     return ins, outs
+
+
+def _check_counts(correct: int, guesses: int, canaries: int) -> None:
+    _validate.integer("canaries", canaries, minimum=1)
+    _validate.integer("guesses", guesses, minimum=1)
+    _validate.integer("correct", correct, minimum=0)
+    if not correct <= guesses <= canaries:
+        raise ValueError(f"expected correct <= guesses <= canaries, got {correct=}, {guesses=}, {canaries=}")
+
+
+def _check_delta(delta: float) -> float:
+    if not 0 <= _validate.finite("delta", delta) < 1:
+        raise ValueError(f"expected 0 <= delta < 1, got delta={delta}")
+    return delta

@@ -15,7 +15,7 @@ from ...mechanisms import _validate
 from ..private import PrivateTraining
 from ..sampling import LogicalBatch
 from .canaries import GradientCanaries, Placed, sampled_loss, secret_bits
-from .one_run import OneRunBound, epsilon_from_one_run
+from .one_run import OneRunBound, epsilon_from_one_run, guess_options
 from .sampling import BatchCheck, check_batches
 
 Losses = Callable[..., Tensor]
@@ -116,9 +116,10 @@ def audit_run(
     steps = _validate.integer("steps", steps, minimum=1)
     if not isinstance(canaries, GradientCanaries):
         _check_columns(data, canaries)
-    canary_rows = None if isinstance(canaries, GradientCanaries) else _rows("canaries", canaries)
     records = _rows("data", data)
-    coins = secret_bits(canaries.count if canary_rows is None else canary_rows, generator=generator)
+    count = canaries.count if isinstance(canaries, GradientCanaries) else _rows("canaries", canaries)
+    coins = secret_bits(count, generator=generator)
+    guesses = guess_options(guesses, count)  # refused now rather than after the run
     training = build(records + int(coins.sum()))
     score: _GradientScore | _LossScore
     if isinstance(canaries, GradientCanaries):
@@ -155,7 +156,7 @@ def _judge(
     if len(drawn) > 1:
         size, rate = records + int(included.sum()), training.release.sampling_rate
         batches = check_batches(drawn, dataset_size=size, sampling_rate=rate)
-    if as_games:
+    if as_games and 2 <= included.sum() <= len(included) - 2:
         games = epsilon_from_scores(scores[included], scores[~included], delta=delta, confidence=confidence)
     return AuditResult(bound, training.epsilon(delta=delta), delta, confidence, scores, included, batches, games)
 
@@ -185,12 +186,13 @@ class _LossScore:
         return self._before - self._now()
 
     def _now(self) -> NDArray[np.float64]:
-        training, found = self._model.training, []
+        modes, found = {module: module.training for module in self._model.modules()}, []
         self._model.eval()
         with torch.no_grad():
             for indices in torch.arange(len(self._canaries[0])).split(self._microbatch):
                 found.append(self._losses(self._model, *(column[indices] for column in self._canaries)))
-        self._model.train(training)
+        for module, training in modes.items():
+            module.training = training
         return torch.cat(found).double().cpu().numpy()
 
 

@@ -242,6 +242,23 @@ def test_losses_of_an_overtrained_model_show_membership():
     assert found.lower > 1
 
 
+def test_losses_are_taken_in_eval_mode_and_every_module_gets_its_mode_back():
+    """A run with dropout whose first layer the user keeps in eval mode: scores of coins that were not drawn are 0."""
+    trainings = []
+
+    def net():
+        return nn.Sequential(nn.Dropout(0.5), nn.Linear(40, 2), nn.Dropout(0.5))
+
+    def keep(training):
+        training.model[2].eval()
+        trainings.append(training)
+
+    build = builder(net, Gaussian(1.0), lr=1e-12, fault=keep)
+    result = run(build, bad_examples(30, width=40), data=examples(20, width=40))
+    assert [module.training for module in trainings[0].model] == [True, True, False]
+    assert np.abs(result.scores).max() < 1e-5  # two dropout masks would differ by far more
+
+
 # ---- parts ---------------------------------------------------------------------------------------------------------
 
 
@@ -289,3 +306,20 @@ def test_bad_kinds_and_counts_are_refused():
         GradientCanaries(0)
     with pytest.raises(ValueError, match="write \\(data,\\)"):
         run(builder(wide, Gaussian(1.0)), GradientCanaries(5), data=torch.zeros(3, 2))
+
+
+def test_guesses_are_refused_before_the_run():
+    def build(records):
+        pytest.fail("built")
+
+    with pytest.raises(
+        ValueError, match="expected 1 <= IN \\+ OUT <= 5, the number of canaries, got guesses=\\(4, 4\\)"
+    ):
+        run(build, GradientCanaries(5), guesses=[(4, 4)])
+
+
+def test_two_canaries_are_enough_for_a_run():
+    for seed in range(6):
+        if secret_bits(2, generator=torch.Generator().manual_seed(seed)).any():
+            result = run(builder(wide, Gaussian(1.0)), GradientCanaries(2), seed=seed)
+            assert (result.lower, result.games) == (0.0, None)
