@@ -15,8 +15,9 @@ from rich.table import Table
 from . import __version__
 from .accounting import EpsilonInterval, Release, rounded_down, rounded_up
 from .cli_check import check_command
+from .cli_finetune import budget_of, finetune
 from .cli_plan import plan_command
-from .mechanisms import FAMILIES, Mechanism, Noise, independent, inline, parse
+from .mechanisms import FAMILIES, Mechanism, Noise, inline, parse
 
 app = typer.Typer(
     name="optnoise",
@@ -29,6 +30,7 @@ reproduce = typer.Typer(help="Published claims, computed again.", no_args_is_hel
 app.add_typer(reproduce, name="reproduce")
 app.command("check")(check_command)
 app.command("plan")(plan_command)
+app.command("finetune")(finetune)
 _out = Console()
 
 # ---- options shared by several commands ----------------------------------------------------------------------------
@@ -138,11 +140,13 @@ def calibrate(
 
 @app.command()
 def search(
-    epsilon: Epsilon,
-    delta: Delta,
-    steps: Steps = 1,
-    sampling_rate: SamplingRate = 1.0,
-    dimension: Annotated[str, typer.Option(help="Number of coordinates, or inf for every dimension at once.")] = "1",
+    epsilon: Annotated[float | None, typer.Option(help="Target ε (no unit).")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ, a probability in (0, 1).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of releases T. Default: 1.")] = None,
+    sampling_rate: Annotated[float | None, typer.Option(help="Poisson inclusion probability q. Default: 1.")] = None,
+    dimension: Annotated[str | None, typer.Option(help="Number of coordinates, or inf for all. Default: 1.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Take all five from a recipe (name or file) instead.")] = None,
+    override: Annotated[list[str] | None, typer.Option("--set", help="SECTION.KEY=VALUE over the recipe.")] = None,
     cost: Annotated[
         str, typer.Option(help="mean_abs, variance, usefulness:GAMMA (maximise P(|x| <= GAMMA)) or quantile:P of |x|.")
     ] = "mean_abs",
@@ -168,12 +172,15 @@ def search(
     """Search the noise with the least cost under a budget; every result's ε is proven."""
     from . import search as engine
 
+    given = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "steps": steps,
+        "sampling_rate": sampling_rate,
+        "dimension": None if dimension is None else _dimension(dimension),
+    }
     problem = engine.Problem(
-        epsilon=epsilon,
-        delta=delta,
-        steps=steps,
-        sampling_rate=sampling_rate,
-        dimension=_dimension(dimension),
+        **budget_of(recipe, override or [], given),
         cost=cost,
         adjacency=adjacency,
         also=tuple(engine.Constraint.parse(text) for text in also or []),
@@ -235,35 +242,6 @@ def map_command(
         table.add_row(f"{d:g}", *(f"{cell.best[1]:.4g} {cell.best[0]}" for cell in row))
     _out.print(table)
     _out.print(f"pictures and cells: {output}", highlight=False)
-
-
-@app.command()
-def finetune(
-    recipe: Annotated[Path, typer.Argument(help="A recipe file (TOML).")],
-    noise: Annotated[str | None, typer.Option(help="Noise file or inline noise; default: calibrated Gaussian.")] = None,
-    override: Annotated[list[str] | None, typer.Option("--set", help="KEY=VALUE over the recipe; repeatable.")] = None,
-    output_dir: Annotated[Path, typer.Option(help="Folder of the report, the ledger and the model.")] = Path(
-        "optnoise-run"
-    ),
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in the output folder.")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Fine-tune a model privately as a recipe says."""
-    from .finetune.recipe import load_recipe
-    from .finetune.runner import run_recipe
-
-    loaded = load_recipe(recipe, override or [])
-    mechanism = independent(parse(noise)) if noise else None
-    result = run_recipe(loaded, mechanism=mechanism, output_dir=output_dir, resume=resume, progress=not as_json)
-    if as_json:
-        _print_json(result.report())
-        return
-    _out.print(
-        f"accuracy {result.accuracy:.4f} (majority class {result.majority_accuracy:.4f}) in {result.seconds:.0f} s"
-    )
-    if result.epsilon is not None:
-        _out.print(f"ε in {result.epsilon.text()} at δ = {result.delta}; quote the upper end")
-    _out.print(f"report: {output_dir / 'report.json'}")
 
 
 @app.command()

@@ -15,12 +15,17 @@ from rich.console import Console
 from rich.table import Table
 
 from .accounting import EpsilonInterval
-from .finetune import DemoTraining, demo_recipe, run_demo_training, trainable_dimension
-from .finetune.recipe import Recipe
-from .finetune.runner import RunResult
+from .finetune import Recipe, RunResult, load_recipe, run_recipe, run_without_privacy
+from .finetune.runs import build, released_dimension
+from .finetune.runs.pooled import PooledWorkload
+from .mechanisms import Mechanism
 from .search import Problem, SearchResult, plot_densities, render, search
 
 _ROWS = (("Gaussian, calibrated", "gaussian"), ("LMO, best found", "other"), ("no privacy", "without_privacy"))
+
+
+Runs = dict[str, RunResult]
+"""By the names in `_ROWS`."""
 
 
 def run_demo(output_dir: Path, *, console: Console) -> dict[str, Any]:
@@ -28,8 +33,10 @@ def run_demo(output_dir: Path, *, console: Console) -> dict[str, Any]:
 
     An earlier demo's runs in that folder are replaced.
     """
-    recipe = demo_recipe()
-    dimension = trainable_dimension(recipe)
+    recipe = load_recipe("demo")
+    workload = build(recipe)
+    assert isinstance(workload, PooledWorkload)
+    dimension = released_dimension(recipe, workload.dimension)
     output_dir.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(output_dir / "runs", ignore_errors=True)
     console.rule(f"1. Search: ε = {recipe.privacy.epsilon:g}, δ = {recipe.privacy.delta:g}")
@@ -37,22 +44,43 @@ def run_demo(output_dir: Path, *, console: Console) -> dict[str, Any]:
     model = _search(recipe, dimension, output_dir / "noise_model", console)
     _explain(scalar, model, console)
     console.rule(f"2. Fine-tune: {dimension:,} parameters, real text, ghost clipping")
-    training = run_demo_training(model.best_of("lmo").mechanism, output_dir=output_dir / "runs", recipe=recipe)
-    console.print(_table(training))
-    _plot_accuracy(training, output_dir / "accuracy.png")
+    runs = train_three(workload, model.best_of("lmo").mechanism, output_dir / "runs")
+    console.print(_table(runs))
+    _plot_accuracy(runs, output_dir / "accuracy.png")
     document = {
         "dimension": dimension,
         "scalar_search": scalar.document(),
         "model_search": model.document(),
-        "runs": {name: getattr(training, name).report() for _, name in _ROWS},
+        "runs": {
+            name: json.loads((output_dir / "runs" / name / "report.json").read_text(encoding="utf-8")) for name in runs
+        },
     }
     (output_dir / "demo.json").write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     console.print(f"tables, plots and reports: {output_dir}", highlight=False)
     return document
 
 
+def train_three(workload: PooledWorkload, other: Mechanism, folder: Path, *, progress: bool = True) -> Runs:
+    """Train with the calibrated Gaussian, with `other` at the same guarantee, and without privacy.
+
+    All from the same first weights; what the frozen part says of the texts is computed once.
+    """
+    recipe = workload.recipe
+    workload.prepare(progress=progress)
+    common: dict[str, Any] = {"progress": progress}
+    return {
+        "gaussian": run_recipe(recipe, output_dir=folder / "gaussian", workload=workload, **common),
+        "other": run_recipe(
+            recipe, mechanism=other, output_dir=folder / "other", workload=workload.again(recipe), **common
+        ),
+        "without_privacy": run_without_privacy(
+            recipe, output_dir=folder / "without_privacy", workload=workload.again(recipe), **common
+        ),
+    }
+
+
 def _search(recipe: Recipe, dimension: int, path: Path, console: Console) -> SearchResult:
-    settings = recipe.privacy
+    settings = recipe.settings()
     problem = Problem(
         epsilon=settings.epsilon,
         delta=settings.delta,
@@ -86,19 +114,19 @@ def _gain(result: SearchResult) -> float:
     return best.cost / best.gaussian_cost
 
 
-def _table(training: DemoTraining) -> Table:
+def _table(runs: Runs) -> Table:
     table = Table(title="Equal guarantees: sentiment of short texts")
     for column in ("noise", "std per coordinate [C]", "ε interval", "accuracy", "majority class", "seconds"):
         table.add_column(column, justify="left" if column == "noise" else "right")
     for label, name in _ROWS:
-        run: RunResult = getattr(training, name)
+        run = runs[name]
         deviation = "0" if run.mechanism is None else f"{math.sqrt(run.mechanism.variance):.3f}"
         table.add_row(
             label,
             deviation,
             _interval_text(run.epsilon),
-            f"{run.accuracy:.4f}",
-            f"{run.majority_accuracy:.4f}",
+            f"{run.metrics['dev']['accuracy']:.4f}",
+            f"{run.metrics['dev']['majority_accuracy']:.4f}",
             f"{run.seconds:.0f}",
         )
     return table
@@ -108,15 +136,16 @@ def _interval_text(interval: EpsilonInterval | None) -> str:
     return "none" if interval is None else interval.text(4)
 
 
-def _plot_accuracy(training: DemoTraining, path: Path) -> None:
+def _plot_accuracy(runs: Runs, path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     axes = figure.add_subplot()
     for label, name in _ROWS:
-        history = getattr(training, name).history
-        axes.plot([step for step, _, _ in history], [accuracy for _, accuracy, _ in history], marker="o", label=label)
-    axes.axhline(training.gaussian.majority_accuracy, color="grey", linestyle="--", label="majority class")
+        history = runs[name].training.history
+        axes.plot([line["step"] for line in history], [line["accuracy"] for line in history], marker="o", label=label)
+    majority = runs["gaussian"].metrics["dev"]["majority_accuracy"]
+    axes.axhline(majority, color="grey", linestyle="--", label="majority class")
     axes.set_xlabel("optimizer updates")
     axes.set_ylabel("test accuracy")
     axes.set_title("Accuracy by step at equal guarantee")

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from ..mechanisms import _validate, from_spec
-from ..mechanisms._json import read_json
+from ..mechanisms import _validate
+from ._ledger_lines import Chain, Entry, is_json, is_torn_header, opened
 from .api import compose_epsilon
 from .interval import EpsilonInterval
-from .release import POISSON, Release
-
-_HEADER = {"format": 1, "kind": "optnoise ledger"}
-_FIELDS = {"mechanism", "steps", "sampling_rate", "dimension", "adjacency", "shift", "clipping_norm", "divisor"}
-_OPTIONAL = {"sampling"}  # absent from ledgers of the first version, which knew Poisson sampling only
+from .release import Release
 
 
 class Ledger:
@@ -28,19 +21,30 @@ class Ledger:
     interrupted, before its noisy step could be used; it is charged all the same, as itself if it is whole, else as a
     repeat of the line before it.
 
+    Each line has a check that depends on all lines before it: one that was altered, moved or removed is refused. That
+    guards against accidents and careless editing, not against somebody who writes the file anew. Lines missing at the
+    *end* cannot be told from a ledger that never had them; a checkpoint knows how many there were. Ledgers of the first
+    format have no checks; they are read, and continued as they are.
+
+    Several objects and processes may record into one file; each knows the others' releases when it next records.
+
     Args:
         path: the file, created if missing; None keeps the ledger in memory only.
 
     Raises:
-        ValueError: the file is not a ledger, or a line of it is damaged (the error names file, line and field).
+        ValueError: the file is not a ledger, cannot be opened, or a line of it is damaged (the error names file, line
+            and field).
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None) -> None:
         self.path = None if path is None else Path(path)
         self._entries: dict[tuple[Release, float, float], int] = {}
-        self._last: tuple[Release, float, float] | None = None
+        self._last: Entry | None = None
+        self._chain: Chain | None = None  # None until the header was read
+        self._lines = self._end = 0  # lines and bytes of the file that are taken in
         if self.path is not None:
-            self._open(self.path)
+            with opened(self.path, create=True) as file:
+                self._take_in(self.path, file)
 
     # ---- writing -------------------------------------------------------------------------------------------
 
@@ -52,15 +56,33 @@ class Ledger:
         if not isinstance(release, Release):
             raise ValueError(f"expected release to be a Release, got release={release!r}")
         entry = (release, _validate.positive("clipping_norm", clipping_norm), _validate.positive("divisor", divisor))
-        if self.path is not None:
-            with self.path.open("ab") as file:
-                _write_line(file, _to_json(*entry))
+        if self.path is None:
+            self._add(entry)
+            return
+        with opened(self.path) as file:
+            self._take_in(self.path, file)
+            self._append(self.path, file, entry)
+
+    def _append(self, path: Path, file: BinaryIO, entry: Entry) -> None:
+        assert self._chain is not None
+        line, chain = self._chain.write(entry)
+        _write(path, file, line)
+        self._accept(entry, chain, len(line))
+
+    def _accept(self, entry: Entry, chain: Chain, size: int) -> None:
+        self._chain, self._lines, self._end = chain, self._lines + 1, self._end + size
         self._add(entry)
 
-    def _add(self, entry: tuple[Release, float, float]) -> None:
+    def _add(self, entry: Entry) -> None:
         kind = (dataclasses.replace(entry[0], steps=1), *entry[1:])
         self._entries[kind] = self._entries.get(kind, 0) + entry[0].steps
-        self._last = kind
+        self._last = entry
+
+    def in_memory(self) -> Ledger:
+        """A copy of the entries so far without a file: for the other processes of a run, which follow the writer."""
+        copy = Ledger()
+        copy._entries, copy._last = dict(self._entries), self._last
+        return copy
 
     # ---- reading -------------------------------------------------------------------------------------------
 
@@ -86,89 +108,58 @@ class Ledger:
             releases.append(dataclasses.replace(self._last[0], steps=further_steps))
         return compose_epsilon(releases, delta=delta, accountant=accountant, relative_width=relative_width)
 
-    def _open(self, path: Path) -> None:
-        content = path.read_bytes() if path.exists() else b""
-        if _header_line().startswith(content):  # new, or cut off while its first line was written
-            with path.open("wb") as file:
-                _write_line(file, _HEADER)
-            return
+    def _take_in(self, path: Path, file: BinaryIO) -> None:
+        """Read what stands in the file after what is known of it: all of it at first, then what others recorded."""
+        if file.seek(0, os.SEEK_END) < self._end:
+            raise ValueError(f"{path}: the ledger has become shorter since it was opened: releases were removed")
+        file.seek(self._end)
+        content = file.read()
+        if self._chain is None:
+            if is_torn_header(content):  # new, or cut off while its first line was written
+                self._begin(path, file)
+                return
+            header, newline, content = content.partition(b"\n")
+            self._chain = Chain.after_header(path, header)
+            self._lines, self._end = 1, len(header + newline)
         *lines, torn = content.split(b"\n")
-        if not lines or _read_json(path, 1, lines[0]) != _HEADER:
-            raise ValueError(f"{path}, line 1: expected the ledger header {json.dumps(_HEADER)}")
-        for number, line in enumerate(lines[1:], start=2):
-            self._add(_from_json(path, number, _read_json(path, number, line)))
+        for line in lines:
+            self._accept(*self._chain.read(path, self._lines + 1, line), len(line) + 1)
         if torn:
-            self._mend(path, torn, number=len(lines) + 1)
+            self._mend(path, file, torn)
 
-    def _mend(self, path: Path, torn: bytes, *, number: int) -> None:
+    def _begin(self, path: Path, file: BinaryIO) -> None:
+        line, self._chain = Chain.begin()
+        _truncate(path, file, 0)
+        _write(path, file, line)
+        self._lines, self._end = 1, len(line)
+
+    def _mend(self, path: Path, file: BinaryIO, torn: bytes) -> None:
         """Charge the last line: as itself if it is whole but for its newline, else as a repeat of the one before it."""
-        try:
-            whole = _from_json(path, number, _read_json(path, number, torn))
-        except ValueError:
-            whole = None
-        with path.open("r+b") as file:
-            if whole is None:
-                file.truncate(path.stat().st_size - len(torn))
-            else:  # it stays where it is: no moment without it on the disk
-                file.seek(0, os.SEEK_END)
-                file.write(b"\n")
-                file.flush()
-            os.fsync(file.fileno())
-        if whole is not None:
-            self._add(whole)
-        elif self._last is not None:
-            release, clipping_norm, divisor = self._last
-            self.record(release, clipping_norm=clipping_norm, divisor=divisor)
+        assert self._chain is not None
+        if is_json(torn):
+            entry, chain = self._chain.read(path, self._lines + 1, torn)
+            _write(path, file, b"\n")  # the record stays where it is: no moment without it on the disk
+            self._accept(entry, chain, len(torn) + 1)
+            return
+        _truncate(path, file, self._end)
+        if self._last is not None:
+            self._append(path, file, self._last)
 
 
-def _header_line() -> bytes:
-    return json.dumps(_HEADER).encode() + b"\n"
-
-
-def _write_line(file: BinaryIO, document: Mapping[str, Any]) -> None:
-    file.write(json.dumps(document, allow_nan=False).encode() + b"\n")
+def _write(path: Path, file: BinaryIO, content: bytes) -> None:
+    """At the end of the file; returns when it is on the disk."""
+    _check_writable(path, file)
+    file.seek(0, os.SEEK_END)
+    file.write(content)
     file.flush()
     os.fsync(file.fileno())
 
 
-def _to_json(release: Release, clipping_norm: float, divisor: float) -> dict[str, Any]:
-    return {
-        "mechanism": release.mechanism.spec(),
-        "steps": int(release.steps),
-        "sampling_rate": float(release.sampling_rate),
-        "dimension": "inf" if release.dimension == math.inf else release.dimension,
-        "adjacency": release.adjacency,
-        "sampling": release.sampling,
-        "shift": release.shift,
-        "clipping_norm": clipping_norm,
-        "divisor": divisor,
-    }
+def _truncate(path: Path, file: BinaryIO, size: int) -> None:
+    _check_writable(path, file)
+    file.truncate(size)
 
 
-def _read_json(path: Path, number: int, line: bytes) -> Any:
-    try:
-        return read_json(line)
-    except ValueError as error:
-        raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
-
-
-def _from_json(path: Path, number: int, document: Any) -> tuple[Release, float, float]:
-    try:
-        if not isinstance(document, dict) or set(document) - _OPTIONAL != _FIELDS:
-            is_object = isinstance(document, dict)
-            odd = sorted((set(document) - _OPTIONAL) ^ _FIELDS) if is_object else [type(document).__name__]
-            raise ValueError(f"missing or unknown field: {', '.join(odd)}")
-        release = Release(
-            from_spec(document["mechanism"]),
-            steps=document["steps"],
-            sampling_rate=document["sampling_rate"],
-            dimension=math.inf if document["dimension"] == "inf" else document["dimension"],
-            adjacency=document["adjacency"],
-            sampling=document.get("sampling", POISSON),
-        )
-        if document["shift"] != release.shift:
-            raise ValueError(f"expected shift={release.shift} for {release.adjacency}, got shift={document['shift']}")
-        norms = [_validate.positive(name, document[name]) for name in ("clipping_norm", "divisor")]
-        return release, norms[0], norms[1]
-    except ValueError as error:
-        raise ValueError(f"{path}, line {number}: {error}") from error
+def _check_writable(path: Path, file: BinaryIO) -> None:
+    if not file.writable():
+        raise ValueError(f"cannot write to the ledger {path}: it may only be read here; check its permissions")

@@ -1,9 +1,8 @@
-"""Private training: ghost clipping, zeroth-order estimates, noise, Poisson sampling, text classifiers, recipes."""
+"""Private training: ghost clipping, zeroth-order estimates, noise, Poisson sampling, models, tasks, recipes."""
 
 from typing import TYPE_CHECKING, Any
 
 from .clipping import GhostClipping, UnsupportedUseError
-from .demo import DemoTraining, demo_recipe, run_demo_training
 from .diagnostics import NonPrivateDiagnostics
 from .layer_rules import LAYER_RULES, LayerRule
 from .losses import (
@@ -15,13 +14,13 @@ from .losses import (
 )
 from .modes import Automatic, ClippingMode, Flat, GroupWise, PerLayer, clip_factors, rounding_margin
 from .noise import ClippedSum, release
-from .prepare import Prepared, prepare, trainable_dimension
 from .private import PrivateTraining, make_private
+from .processes import ProcessError
 from .randomness import Randomness, secret_generator
-from .recipe import PrivacySettings, Recipe, load_recipe
 from .recording import Recording
-from .runner import RunResult, run_recipe, run_without_privacy
+from .runs import Recipe, RunResult, load_recipe, run_recipe, run_without_privacy
 from .sampling import LogicalBatch, PoissonSampler
+from .settings import PrivacySettings
 from .support import UnsupportedModelError
 from .zeroth_order import ZerothOrderTraining, make_zeroth_order
 
@@ -33,7 +32,6 @@ __all__ = [
     "Automatic",
     "ClippedSum",
     "ClippingMode",
-    "DemoTraining",
     "Flat",
     "GhostClipping",
     "GroupWise",
@@ -42,10 +40,10 @@ __all__ = [
     "NonPrivateDiagnostics",
     "PerLayer",
     "PoissonSampler",
-    "Prepared",
     "PrivacySettings",
     "PrivateTrainer",
     "PrivateTraining",
+    "ProcessError",
     "Randomness",
     "Recipe",
     "Recording",
@@ -56,21 +54,17 @@ __all__ = [
     "causal_lm_losses",
     "check_losses_are_per_example",
     "clip_factors",
-    "demo_recipe",
     "load_recipe",
     "make_private",
     "make_zeroth_order",
     "mean_over_own_tokens",
-    "prepare",
     "release",
     "rounding_margin",
-    "run_demo_training",
     "run_recipe",
     "run_without_privacy",
     "secret_generator",
     "sum_over_own_tokens",
     "token_classification_losses",
-    "trainable_dimension",
 ]
 
 

@@ -6,7 +6,7 @@ from typing import final
 
 from ..accounting import EpsilonInterval, Ledger, epsilon, rounded_up
 from ..mechanisms import Mechanism
-from .recipe import PrivacySettings
+from .settings import PrivacySettings
 
 
 def check_noise(settings: PrivacySettings, mechanism: Mechanism, dimension: int) -> EpsilonInterval:

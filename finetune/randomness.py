@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 
+from .checkpoint import check_fields
+from .secure import Generator, check_secure, cryptographic_generator
+
 # torch's CPU generator is a Mersenne Twister; `manual_seed` sets 32 bits of it, few enough to try them all. Its state
 # as torch stores it: 8 bytes seed, 4 bytes words left, 4 bytes seeded flag, 8 bytes next, then 624 words of 8 bytes.
 _WORDS = 624
@@ -44,9 +47,25 @@ def _fill_with_entropy(state: torch.Tensor) -> torch.Tensor:
 class Randomness:
     """The two secret generators of a run. `seeded` marks one whose noise can be repeated, so it protects nothing."""
 
-    noise: torch.Generator
-    sampling: torch.Generator
+    noise: Generator
+    sampling: Generator
     seeded: bool
+
+    @classmethod
+    def chosen(cls, *, seed: int | None = None, secure: bool = False, device: torch.device | str = "cpu") -> Randomness:
+        """From the seed if there is one, else secret; `secure`: from a cryptographic generator.
+
+        Raises ValueError for a seed with `secure`, ImportError if its package is missing.
+        """
+        check_secure(secure, seed)
+        if secure:
+            return cls(cryptographic_generator(), cryptographic_generator(), seeded=False)
+        return cls.secret(device) if seed is None else cls.from_seed(seed, device)
+
+    @property
+    def secure(self) -> bool:
+        """True if noise and samples come from a cryptographic generator."""
+        return not isinstance(self.noise, torch.Generator)
 
     @classmethod
     def secret(cls, device: torch.device | str = "cpu") -> Randomness:
@@ -69,12 +88,21 @@ class Randomness:
         """
         if not self.seeded:
             return {"seeded": False}
+        assert isinstance(self.noise, torch.Generator)
+        assert isinstance(self.sampling, torch.Generator)
         return {"noise": self.noise.get_state(), "sampling": self.sampling.get_state(), "seeded": True}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave. Raises ValueError if one is seeded and the other is not."""
+        """Restore what `state_dict` gave. Raises ValueError if it is none, or one is seeded and the other is not."""
+        check_fields(state, {"seeded": bool})
         if state["seeded"] != self.seeded:
             raise ValueError(f"expected a state with seeded={self.seeded}, got seeded={state['seeded']}")
-        if self.seeded:
-            self.noise.set_state(state["noise"])
-            self.sampling.set_state(state["sampling"])
+        if not self.seeded:
+            return
+        check_fields(state, {"noise": torch.Tensor, "sampling": torch.Tensor})
+        for name, generator in (("noise", self.noise), ("sampling", self.sampling)):
+            assert isinstance(generator, torch.Generator)
+            try:
+                generator.set_state(state[name])
+            except (RuntimeError, TypeError) as error:
+                raise ValueError(f"expected {name} to be the state of a generator: {error}") from error

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
 import torch
 from torch import Tensor
 
+from .processes import Processes
+from .secure import Generator, uniform
+
+_STEP = 2.0**-53  # between neighbouring uniform draws
+
 
 @final
 @dataclasses.dataclass(frozen=True)
 class LogicalBatch:
-    """The examples behind one noise draw: `indices` (m,) into the training data, ascending; m varies and may be 0."""
+    """The examples behind one noise draw: `indices` (m,) into the training data, ascending; m varies and may be 0.
+
+    Where several processes train one model, these are the examples that this one is to compute: any two processes have
+    different ones, and all of them together are the Poisson sample.
+    """
 
     indices: Tensor
 
@@ -40,10 +49,11 @@ class PoissonSampler:
     """Draws each of `dataset_size` records with probability `sampling_rate`, independently, every time anew.
 
     A shuffled loader with fixed batches is another scheme and has another ε. `generator` (CPU) must be as secret as
-    the noise: the sampling rate only helps while nobody knows who was drawn.
+    the noise: the sampling rate only helps while nobody knows who was drawn. The rate that comes out is
+    `sampling_rate` rounded down to a multiple of 2^−53, so never above it.
     """
 
-    def __init__(self, dataset_size: int, sampling_rate: float, generator: torch.Generator) -> None:
+    def __init__(self, dataset_size: int, sampling_rate: float, generator: Generator) -> None:
         if dataset_size < 1:
             raise ValueError(f"expected dataset_size >= 1, got {dataset_size=}")
         if not 0 < sampling_rate <= 1:
@@ -52,5 +62,24 @@ class PoissonSampler:
 
     def draw(self) -> LogicalBatch:
         """The next logical batch."""
-        uniform = torch.rand(self.dataset_size, generator=self._generator, dtype=torch.float64)
-        return LogicalBatch((uniform < self.sampling_rate).nonzero().flatten())
+        draws = uniform(self.dataset_size, self._generator)
+        return LogicalBatch((draws + _STEP <= self.sampling_rate).nonzero().flatten())
+
+
+@final
+class SharedSampler:
+    """One Poisson sample for all processes: drawn in the first of them, dealt out like cards."""
+
+    def __init__(self, sampler: PoissonSampler, processes: Processes) -> None:
+        self._sampler, self._processes = sampler, processes
+
+    def draw(self, check: Callable[[], None]) -> LogicalBatch:
+        """This process's share of the next logical batch; if `check` raises in one process, none of them draws on."""
+
+        def sample() -> Tensor | None:
+            check()
+            return self._sampler.draw().indices if self._processes.is_first else None
+
+        indices = self._processes.from_first("taking the next batch", sample)
+        assert indices is not None
+        return LogicalBatch(self._processes.share(indices))

@@ -15,16 +15,20 @@ from typing import Any, final
 import numpy as np
 import torch
 from torch import nn
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ..accounting import EpsilonInterval, Ledger, rounded_up
 from ..mechanisms import Mechanism
+from ..mechanisms._json import read_json
 from .budget import Budget, check_noise
-from .checkpoint import Checkpoint, check_same
+from .checkpoint import Checkpoint, check_fields, check_same
 from .layer_rules import Rules
 from .private import PrivateTraining, make_private
+from .processes import Processes, find_processes
 from .randomness import secret_generator
-from .recipe import PrivacySettings
 from .sampling import LogicalBatch
+from .settings import PrivacySettings
+from .shared_ledger import open_ledger
 
 _LOG = logging.getLogger(__name__)
 
@@ -37,8 +41,10 @@ class Plan:
     mechanism: Mechanism
     privacy: PrivacySettings
     noise_seed: int | None = None
+    secure: bool = False
     rules: Rules
     fallback: bool = True
+    continue_ledger: bool = False
 
     @property
     def seeded(self) -> bool:
@@ -53,6 +59,7 @@ class Plan:
             "dataset_size": dataset_size,
             "dimension": dimension,
             "noise_seed": self.noise_seed,
+            **({"secure": True} if self.secure else {}),
         }
         return json.loads(json.dumps(document))
 
@@ -65,9 +72,12 @@ class PrivateRun:
         self, plan: Plan, ledger: Ledger | str | os.PathLike[str], *, dataset_size: int, dimension: int, resume: Any
     ) -> None:
         self.plan, self.dataset_size, self.dimension = plan, dataset_size, dimension
+        self.processes = find_processes("auto")
         self.planned: EpsilonInterval = check_noise(plan.privacy, plan.mechanism, dimension)
+        self._resumed_from = resume
         self._state = None if resume is None else _resumed_state(Path(resume), plan.binding(dataset_size, dimension))
-        self.ledger = _open_ledger(ledger, may_create=self._state is None or self._state["step"] == 0)
+        may_create = self._state is None or self._state["step"] == 0
+        self.ledger = _open_ledger(ledger, may_create=may_create, processes=self.processes)
         self.done = 0 if self._state is None else int(self._state["step"])
         self._check_ledger()
         self.budget = Budget(plan.privacy, self.planned, self.ledger)
@@ -91,6 +101,7 @@ class PrivateRun:
             ledger=self.ledger,
             adjacency=privacy.adjacency,
             seed=self.plan.noise_seed,
+            secure=self.plan.secure,
             rules=self.plan.rules,
             fallback=self.plan.fallback,
         )
@@ -101,10 +112,17 @@ class PrivateRun:
         if any(dataclasses.replace(release, steps=1) != self.training.release for release in self.ledger.releases):
             raise ValueError(f"the ledger {self.ledger.path} holds releases of another kind than this run's")
         if self._state is not None:
-            self.training.load_state_dict(self._state["generators"])
+            self._load_generators(self.training, self._state["generators"])
         if not self.plan.seeded:
             _make_masks_secret()
-        self._announce()
+        if self.processes.is_first:
+            self._announce()
+
+    def _load_generators(self, training: PrivateTraining, state: dict[str, Any]) -> None:
+        try:
+            training.load_state_dict(state)
+        except ValueError as error:
+            raise ValueError(f"the checkpoint {self._resumed_from} is damaged: generators: {error}") from error
 
     def end(self) -> None:
         """Detach from model and optimizer; safe to call twice."""
@@ -148,10 +166,12 @@ class PrivateRun:
 
     def may_go_on(self, step: int) -> bool:
         """Whether the budget allows a step after `step` of them; the first refusal is logged."""
-        if step >= self.plan.privacy.steps or self.budget.allows_another_step():
+        steps = self.plan.privacy.steps
+        if step >= steps or self.ledger.steps < steps:  # within the plan, which is within the budget
             return True
-        if not self.stopped_at_budget:
-            self.stopped_at_budget = True
+        if self.processes.from_first("asking the budget", self.budget.allows_another_step):
+            return True
+        if not self.stopped_at_budget and self.processes.is_first:
             _LOG.warning(
                 "stopped after step %d of %d: the ledger has %d releases, another one would exceed epsilon = %g",
                 step,
@@ -159,6 +179,7 @@ class PrivateRun:
                 self.ledger.steps,
                 self.plan.privacy.epsilon,
             )
+        self.stopped_at_budget = True
         return False
 
     def annotate(self, logs: dict[str, Any]) -> None:
@@ -174,32 +195,39 @@ class PrivateRun:
     # ---- checkpoints ----------------------------------------------------------------------------------------------
 
     def save(self, folder: Path, step: int) -> None:
-        """Add the private state to a checkpoint of the Trainer, readable by the owner only.
+        """Add the private state to a checkpoint of the Trainer, readable by the owner only, if there is that folder.
 
-        In a private run the states of the global generators are taken out of it: dropout masks are secret too.
+        In a private run the states of the global generators are taken out of it: dropout masks are secret too. Each
+        process has written a file of those; the rest is the first one's.
         """
+        self.processes.agreed("saving", lambda: None)  # all have written their files
+        if not folder.is_dir():
+            return
         state = {
             "binding": json.dumps(self.plan.binding(self.dataset_size, self.dimension), sort_keys=True),
             "step": step,
+            "charged": self.ledger.steps,
             "generators": self.active().state_dict(),
         }
-        Checkpoint(folder / "private").save(state)
         for file in folder.glob("rng_state*.pth"):
-            if self.plan.seeded:
-                file.chmod(0o600)
+            if not self.plan.seeded:
+                file.unlink(missing_ok=True)  # another process may have been here
             else:
-                file.unlink()
+                file.chmod(0o600)
+        if self.processes.is_first:
+            Checkpoint(folder / "private").save(state)  # last of all: where it is, the checkpoint is whole
 
     def _check_ledger(self) -> None:
-        if self._state is None and self.ledger.steps:
+        if self._state is None and self.ledger.steps and not self.plan.continue_ledger:
             raise ValueError(
                 f"the ledger {self.ledger.path or ''} has {self.ledger.steps} releases already: continue that run by "
                 "resume_from_checkpoint, or give another output_dir or ledger"
             )
-        if self.ledger.steps < self.done:
+        charged = 0 if self._state is None else max(self.done, self._state.get("charged", 0))
+        if self.ledger.steps < charged:
             raise ValueError(
                 f"the ledger {self.ledger.path or ''} is not that of this run: it has {self.ledger.steps} releases, "
-                f"the checkpoint was taken after {self.done}; without its ledger a run cannot be continued"
+                f"the checkpoint was taken after {charged}; without its ledger a run cannot be continued"
             )
 
 
@@ -211,14 +239,30 @@ def _shown(spent: float, target: float) -> float:
     return min(shown, target) if spent <= target else shown
 
 
-def _open_ledger(ledger: Ledger | str | os.PathLike[str], *, may_create: bool) -> Ledger:
-    if isinstance(ledger, Ledger):
-        return ledger
-    path = Path(ledger)
-    if not may_create and not path.exists():
-        raise ValueError(f"there is no ledger at {path}: without its ledger a run cannot be continued")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return Ledger(path)
+def _open_ledger(ledger: Ledger | str | os.PathLike[str], *, may_create: bool, processes: Processes) -> Ledger:
+    def make_place() -> None:
+        if isinstance(ledger, Ledger) or not processes.is_first:
+            return
+        path = Path(ledger)
+        if not may_create and not path.exists():
+            raise ValueError(f"there is no ledger at {path}: without its ledger a run cannot be continued")
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    processes.agreed("finding the ledger", make_place)
+    return open_ledger(ledger, processes)
+
+
+def last_checkpoint(folder: str | Path) -> str | None:
+    """The latest checkpoint in `folder` that was written to its end; None if there is none.
+
+    A process that is killed while it saves leaves a folder without the private part, which is written last.
+    """
+    numbered = []
+    for path in Path(folder).glob(f"{PREFIX_CHECKPOINT_DIR}-*"):
+        step = path.name.rpartition("-")[2]
+        if step.isdigit() and Checkpoint(path / "private").exists():
+            numbered.append((int(step), str(path)))
+    return max(numbered)[1] if numbered else None
 
 
 def _resumed_state(folder: Path, binding: dict[str, Any]) -> dict[str, Any]:
@@ -226,14 +270,15 @@ def _resumed_state(folder: Path, binding: dict[str, Any]) -> dict[str, Any]:
     checkpoint = Checkpoint(folder / "private")
     if not checkpoint.exists():
         raise ValueError(f"{folder} is no checkpoint of a PrivateTrainer: {checkpoint.path} is missing")
-    state = checkpoint.load()
+    state = checkpoint.load({"binding": str, "step": int, "generators": dict})
+    check_fields(state, {"charged": int} if "charged" in state else {})
     try:
-        check_same(json.loads(state["binding"]), binding)
-        if {"step", "generators"} <= state.keys():
-            return state
-    except (KeyError, json.JSONDecodeError):
-        pass
-    raise ValueError(f"the checkpoint {checkpoint.path} is damaged: it lacks a part")
+        before = read_json(state["binding"])
+        check_fields(before, {})
+    except ValueError as error:
+        raise ValueError(f"the checkpoint {checkpoint.path} is damaged: binding: {error}") from error
+    check_same(before, binding)
+    return state
 
 
 def _make_masks_secret() -> None:

@@ -3,7 +3,21 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
+
+
+def read_text(path: str | Path, what: str) -> str:
+    """The UTF-8 text of a file; ValueError naming it, as `what`, if it cannot be read, is no file or no such text."""
+    try:
+        if Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for without end
+            raise ValueError("it is not a file")
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{what} {str(path)!r} is not UTF-8 text: {error.reason}") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"cannot read {what} {str(path)!r}: {reason}") from error
 
 
 def read_json(text: str | bytes) -> Any:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # torch is imported where noise is drawn, so that accounting 
 
 SPEC_FORMAT = 1  # version of the JSON document that `spec` writes
 _DEEPEST_BREAK = 45.0  # −log P(X > x) up to which quadrature cuts at the density's breaks
+_FRESH_FROM = 8.0  # of an exponential draw
 LOSS_ROUNDING = 1e-13  # relative, of `Mechanism.loss_at_zero`
 
 
@@ -268,12 +269,13 @@ class Mechanism(abc.ABC):
     def sample_numpy(self, shape: int | Sequence[int], *, rng: np.random.Generator) -> NDArray[np.float64]:
         """Draw independent noise of the given `shape` with numpy, float64, in units of C: for analyses without torch.
 
-        By inversion of the tail at an exponential draw; `rng` is required and is the only source of randomness.
+        By inversion of the tail at an exponential draw; `rng` is required and is the only source of randomness. Draws
+        are equally dense at every depth of the tail.
         """
         if not isinstance(rng, np.random.Generator):
             raise ValueError(f"expected rng to be a numpy.random.Generator, got rng={rng!r}")
-        magnitude = self.tail_quantile(-rng.standard_exponential(shape) - math.log(2))
-        return np.where(rng.integers(0, 2, shape) == 1, magnitude, -magnitude)
+        magnitude = self.tail_quantile(-_exponential(shape, rng) - math.log(2))
+        return np.where(rng.integers(0, 2, shape, dtype=np.int8) == 1, magnitude, -magnitude)
 
     def _draw(self, shape: tuple[int, ...], *, generator: torch.Generator) -> torch.Tensor:
         """float64 noise on the generator's device; by inverting the tail at an exponential draw, unless overridden."""
@@ -337,6 +339,21 @@ class Mechanism(abc.ABC):
         for low, high in itertools.pairwise(kinks):
             total += integrate.quad(lambda x: float(function(np.float64(x))), low, high, limit=400, epsrel=1e-11)[0]
         return total
+
+
+def _exponential(shape: int | Sequence[int], rng: np.random.Generator) -> NDArray[np.float64]:
+    """Exp(1) draws, float64. What is beyond 8 is drawn again from there (E has no memory), with 53 bits of its own.
+
+    Those of one draw would leave gaps far out.
+    """
+    draws = rng.standard_exponential(shape)
+    flat, depth = draws.reshape(-1), _FRESH_FROM
+    beyond = np.flatnonzero(flat > depth)
+    while len(beyond):
+        flat[beyond] = depth + rng.standard_exponential(len(beyond))
+        depth += _FRESH_FROM
+        beyond = beyond[flat[beyond] > depth]
+    return flat.reshape(draws.shape)
 
 
 def check_order(order: float) -> float:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from . import _validate
-from ._json import read_json
+from ._json import read_json, read_text
 from .base import SPEC_FORMAT, Mechanism
 from .gamma_laplace import GammaLaplace
 from .gaussian import Gaussian
@@ -111,12 +111,19 @@ def parse(text: str) -> Noise:
         cls = _ALL[name]
         lists = {key for key in (*_field_names(cls), *cls.short_keys) if _is_list(cls, cls.short_keys.get(key, key))}
         return _build(name, _read_arguments(text, arguments, lists))
-    if Path(text).is_file():
+    if _is_file(text):
         return load(text)
     if name in _ALL:
         keys = ",".join(f"{key}=…" for key in _field_names(_ALL[name]))
         raise ValueError(f"expected parameters after the family, got {text!r}; write {name}:{keys}")
     raise ValueError(f"expected a noise file or FAMILY:KEY=VALUE,… with FAMILY one of {', '.join(_ALL)}; got {text!r}")
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long for a name, or no name at all
+        return False
 
 
 def inline(noise: Noise) -> str:
@@ -131,10 +138,9 @@ def _text(value: Any) -> str:
 
 def load(path: str | Path) -> Noise:
     """The noise in a JSON file: a noise document, or a search result with its best noise first."""
+    text = read_text(path, "the noise file")
     try:
-        document = read_json(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"cannot read the noise file {str(path)!r}: {error.strerror}") from error
+        document = read_json(text)
     except ValueError as error:
         raise ValueError(f"expected JSON in the noise file {str(path)!r}: {error}") from error
     try:

@@ -173,14 +173,31 @@ class SphericalGamma:
         import torch
 
         shape = tuple(shape)
-        if not shape or shape[-1] != self.dimension:
-            raise ValueError(f"expected a shape that ends in dimension={self.dimension}, got shape={shape}")
+        self._check_shape(shape)
         if not isinstance(generator, torch.Generator):
             raise ValueError(f"expected generator to be a torch.Generator, got generator={generator!r}")
         norm = self.sample_norm(math.prod(shape[:-1]), generator=generator).reshape(*shape[:-1], 1)
         direction = torch.randn(shape, generator=generator, device=generator.device, dtype=torch.float64)
         noise = direction * (norm / torch.linalg.vector_norm(direction, dim=-1, keepdim=True))
         return noise.to(device=device or generator.device, dtype=dtype or torch.float32)
+
+    def sample_numpy(self, shape: int | Sequence[int], *, rng: np.random.Generator) -> NDArray[np.float64]:
+        """As `sample`, with numpy: float64 vectors along the last axis of `shape`, in units of C."""
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self._check_shape(shape)
+        if not isinstance(rng, np.random.Generator):
+            raise ValueError(f"expected rng to be a numpy.random.Generator, got rng={rng!r}")
+        k, norms = self.gamma_shape, shape[:-1]
+        log_gamma = np.log(rng.standard_gamma(k if k >= 1 else k + 1, norms))
+        if k < 1:
+            log_gamma = log_gamma - rng.standard_exponential(norms) / k
+        direction = rng.standard_normal(shape)
+        length = self.scale * np.exp(log_gamma / self.power) / np.linalg.norm(direction, axis=-1)
+        return direction * np.asarray(length)[..., None]
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        if not shape or shape[-1] != self.dimension:
+            raise ValueError(f"expected a shape that ends in dimension={self.dimension}, got shape={shape}")
 
     def sample_norm(self, count: int, *, generator: torch.Generator) -> torch.Tensor:
         """`count` independent norms R, float64, in units of C."""

@@ -106,20 +106,21 @@ class Plan:
         """The noise of the best row, in units of C."""
         return self.best.entry.mechanism
 
-    def recipe(self) -> dict[str, Any]:
-        """The keys of a recipe's `[privacy]` section that the plan decides; the clipping norm is yours."""
+    def recipe(self) -> dict[str, dict[str, Any]]:
+        """The keys of a recipe that the plan decides, by section; clipping norm and learning rate are yours."""
         best = self.best
         return {
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "steps": best.steps,
-            "sampling_rate": best.sampling_rate,
-            "divisor": float(best.batch_size),
+            "privacy": {"epsilon": self.epsilon, "delta": self.delta},
+            "training": {
+                "steps": best.steps,
+                "sampling_rate": best.sampling_rate,
+                "batch_size": float(best.batch_size),
+            },
         }
 
     def overrides(self) -> list[str]:
         """The same as `--set` options of `optnoise finetune`."""
-        return [f"privacy.{key}={value!r}" for key, value in self.recipe().items()]
+        return [f"{name}.{key}={value!r}" for name, section in self.recipe().items() for key, value in section.items()]
 
     def document(self) -> dict[str, Any]:
         """JSON-ready. `results` holds the rows, best first, so that the file serves as a noise file too."""
@@ -129,7 +130,7 @@ class Plan:
             "records": self.records,
             "examples": self.examples,
             "dimension": None if self.dimension == math.inf else self.dimension,
-            "recipe": {"privacy": self.recipe()},
+            "recipe": self.recipe(),
             "overrides": self.overrides(),
             "results": [row.document() for row in rows],
             "refused": list(self.refused),

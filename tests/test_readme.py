@@ -2,7 +2,6 @@
 
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,8 +35,6 @@ def run(command: str, folder: Path) -> str:
 
 
 def run_session(session: list[tuple[str, str]], folder: Path) -> None:
-    (folder / "finetune").mkdir()
-    shutil.copytree(ROOT / "finetune" / "recipes", folder / "finetune" / "recipes")
     for command, expected in session:
         output = run(command, folder)
         if expected:

@@ -42,8 +42,8 @@ CELLS = [(family, kind) for family in FAMILIES[:2] for kind in ("encoder_head", 
 
 
 @functools.cache
-def _byte_pairs() -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Byte-level vocabulary (all bytes, some merges) and its merges in order, learned from the texts above."""
+def _byte_pairs(words: tuple[str, ...] = ()) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Byte-level vocabulary (all bytes, some merges) and its merges in order, from the texts above and `words`."""
     import json
 
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -54,12 +54,12 @@ def _byte_pairs() -> tuple[dict[str, int], list[tuple[str, str]]]:
     trainer = trainers.BpeTrainer(
         vocab_size=420, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()), show_progress=False
     )
-    learned.train_from_iterator([" " + text for text in (*TEXTS, *SOURCES, *TARGETS)] * 3, trainer)
+    learned.train_from_iterator([" " + text for text in (*TEXTS, *SOURCES, *TARGETS, *words)] * 3, trainer)
     model = json.loads(learned.to_str())["model"]
     return model["vocab"], [tuple(merge) for merge in model["merges"]]
 
 
-def tokenizer_of(family: str) -> Any:
+def tokenizer_of(family: str, words: tuple[str, ...] = ()) -> Any:
     """WordPiece for BERT, byte pairs for the others; Llama's puts a start token before a text, and has no padding."""
     import transformers
     from tokenizers import AddedToken
@@ -70,7 +70,7 @@ def tokenizer_of(family: str) -> Any:
         pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", ".", "?", *dict.fromkeys([*words, *letters])]
         pieces = list(dict.fromkeys([*pieces, *(f"##{letter}" for letter in letters)]))
         return transformers.BertTokenizer(vocab={piece: place for place, piece in enumerate(pieces)})
-    pairs, merges = _byte_pairs()
+    pairs, merges = _byte_pairs(words)
     special = {
         "roberta": ["<s>", "<pad>", "</s>", "<unk>", "<mask>"],
         "gpt2": ["<|endoftext|>"],
@@ -134,11 +134,13 @@ def configuration(family: str, tokenizer: Any, **more: Any) -> Any:
     )
 
 
-def build(family: str, kind: str, *, seed: int = 5, spread: float = 0.3) -> tuple[nn.Module, Any]:
+def build(
+    family: str, kind: str, *, seed: int = 5, spread: float = 0.3, words: tuple[str, ...] = ()
+) -> tuple[nn.Module, Any]:
     """A random model in float64, and its tokenizer made ready."""
     import transformers as hf
 
-    tokenizer = tokenizer_of(family)
+    tokenizer = tokenizer_of(family, words)
     labels = {"num_labels": 2} if kind.endswith("head") else {}
     config = configuration(family, tokenizer, **labels)
     make_ready(tokenizer, config)

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ...mechanisms import _validate
+from ...mechanisms import SphericalGamma, _validate
 from ..private import PrivateTraining
 
 KINDS = ("coordinate", "random")
@@ -43,8 +43,9 @@ class GradientCanaries:
     Attributes:
         count: m; at most the number of trainable parameters for kind "coordinate".
         kind: "coordinate": each has one parameter of its own (a Dirac gradient), drawn without repetition; noise there
-            is exactly the mechanism's. "random": directions uniform on the sphere of all parameters, which overlap a
-            little, and are scored as if the noise were Gaussian; not for clipping in groups.
+            is exactly the mechanism's (spherical noise is scored as if it were Gaussian). "random": directions uniform
+            on the sphere of all parameters, which overlap a little, and are scored as if the noise were Gaussian; not
+            for clipping in groups.
     """
 
     count: int
@@ -116,6 +117,8 @@ class _Coordinates:
             sums[mine.numpy()] = _noisy_sum(self._training, name).view(-1)[places].numpy()
         z, shift = sums / self._scales, self._bounds.numpy().astype(np.float64) / self._scales
         noise = self._training.mechanism
+        if isinstance(noise, SphericalGamma):  # nearly Gaussian in one of many coordinates; any score is allowed
+            return (z - shift / 2) * shift / noise.variance
         return np.asarray(noise.log_density(z - shift) - noise.log_density(z))
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from ...accounting import CONSISTENT, CONTRADICTION, EmpiricalEpsilon, EpsilonInterval, epsilon_from_scores
-from ...mechanisms import _validate
+from ...mechanisms import Mechanism, _validate
 from ..private import PrivateTraining
 from ..sampling import LogicalBatch
 from .canaries import GradientCanaries, Placed, sampled_loss, secret_bits
@@ -121,6 +121,11 @@ def audit_run(
     coins = secret_bits(count, generator=generator)
     guesses = guess_options(guesses, count)  # refused now rather than after the run
     training = build(records + int(coins.sum()))
+    if training.processes.are_several:
+        raise ValueError(
+            f"expected a training in one process, got {training.processes.size}: coins and scores are one process's; "
+            "build it with process_group=None"
+        )
     score: _GradientScore | _LossScore
     if isinstance(canaries, GradientCanaries):
         columns = data
@@ -135,8 +140,9 @@ def audit_run(
         training.privatise()
         score.see()
         training.optimizer.step()
-    alone = isinstance(canaries, GradientCanaries) and canaries.kind == "coordinate" and not records
-    return _judge(training, score.scores(), coins.numpy(), drawn, records, delta, confidence, guesses, as_games=alone)
+    apart = isinstance(canaries, GradientCanaries) and canaries.kind == "coordinate" and not records
+    apart = apart and isinstance(training.mechanism, Mechanism)  # drawn independently per coordinate
+    return _judge(training, score.scores(), coins.numpy(), drawn, records, delta, confidence, guesses, as_games=apart)
 
 
 def _judge(

@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _LOG = logging.getLogger(__name__)
+_DROPOUT = (
+    "hidden_dropout_prob",
+    "attention_probs_dropout_prob",
+    "classifier_dropout",
+    "resid_pdrop",
+    "embd_pdrop",
+    "attn_pdrop",
+    "attention_dropout",
+)
+"""What configurations of BERT, RoBERTa, GPT-2 and Llama call their dropout rates."""
 
 
 @final
@@ -44,6 +54,7 @@ def load_pretrained(
     dtype: torch.dtype = torch.float32,
     architecture: Literal["roberta"] | None = None,
     attention: str | None = None,
+    dropout: float | None = None,
     head_seed: int | None = None,
 ) -> Pretrained:
     """Load a BERT, RoBERTa, GPT-2 or Llama model for one of four uses.
@@ -57,6 +68,7 @@ def load_pretrained(
         dtype: of the parameters.
         architecture: "roberta" turns a BERT encoder into RoBERTa (`bert_as_roberta`), for `encoder_head`.
         attention: transformers' `attn_implementation`; None is its own choice.
+        dropout: probability of every dropout layer; None leaves them as the model was saved.
         head_seed: public seed of a new head's weights; None takes torch's global generator.
 
     Raises:
@@ -65,7 +77,7 @@ def load_pretrained(
     """
     _check_arguments(kind, num_labels, architecture)
     location = locate(source)
-    with _quiet():
+    with quiet():
         config = _config(location, source, kind)
         if architecture == "roberta" and config.model_type != "bert":
             raise ValueError(f"architecture='roberta' converts a BERT, {str(source)!r} is a {config.model_type}")
@@ -73,7 +85,9 @@ def load_pretrained(
         settings: dict[str, Any] = {"dtype": dtype}
         if attention is not None:
             settings["attn_implementation"] = attention
-        with _seeded(head_seed):
+        if dropout is not None:
+            settings.update({name: dropout for name in _DROPOUT if hasattr(config, name)})
+        with seeded(head_seed):
             if architecture == "roberta":
                 model = _converted(location, source, settings, num_labels, tokenizer)
             else:
@@ -82,7 +96,7 @@ def load_pretrained(
     if getattr(model, "generation_config", None) is not None:
         model.generation_config.pad_token_id = tokenizer.pad_token_id
     if location.gguf_file is not None:  # the weights are dequantized: an ordinary model, which may be trained
-        model.hf_quantizer = None
+        model.hf_quantizer, model.is_quantized = None, False
         with contextlib.suppress(AttributeError):
             del model.config.quantization_config
     return Pretrained(model.eval(), tokenizer)
@@ -104,7 +118,7 @@ def random_gpt2(*, kind: Kind = "causal_lm", num_labels: int | None = None, seed
     config = transformers.GPT2Config(**{**ends, **_labels(num_labels), **sizes})
     make_ready(tokenizer, config)
     build = transformers.GPT2LMHeadModel if kind == "causal_lm" else transformers.GPT2ForSequenceClassification
-    with _seeded(seed):
+    with seeded(seed):
         return Pretrained(build(config).eval(), tokenizer)
 
 
@@ -185,7 +199,8 @@ def _read(loader: str, location: Location, source: str | Path, **settings: Any) 
 
 
 @contextlib.contextmanager
-def _seeded(seed: int | None) -> Iterator[None]:
+def seeded(seed: int | None) -> Iterator[None]:
+    """torch's generator from a public seed while open; None leaves it as it is."""
     if seed is None:
         yield
         return
@@ -195,8 +210,8 @@ def _seeded(seed: int | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars and no load report: what is missing is checked here."""
+def quiet() -> Iterator[None]:
+    """No bars for files and no load report of transformers: what is missing is checked here."""
     from transformers.utils import logging as library
 
     bars, level = library.is_progress_bar_enabled(), library.get_verbosity()

@@ -7,7 +7,7 @@ from optnoise.finetune import GroupWise, LogicalBatch, PerLayer, make_private
 from optnoise.finetune.audit import GradientCanaries, audit_run, membership_inference, mislabelled, secret_bits
 from optnoise.finetune.audit.canaries import sampled_loss
 from optnoise.finetune.noise import ClippedSum
-from optnoise.mechanisms import Gaussian, Laplace
+from optnoise.mechanisms import Gaussian, Laplace, SphericalGamma
 from torch import nn
 
 
@@ -148,6 +148,20 @@ def test_mislabelled_examples_are_consistent(rate):
     assert result.scores.shape == result.included.shape == (200,)
 
 
+def test_spherical_noise_is_audited_without_independent_games():
+    """The ℓ2 mechanism in 1,010 coordinates; a tenth of its noise is caught by the one-run bound."""
+    noise = SphericalGamma.l2_mechanism(1010, 0.05)
+    right = run(builder(lambda: nn.Linear(100, 10), noise), GradientCanaries(1000))
+    assert (right.verdict, right.games) == ("consistent", None)
+
+    class Less(SphericalGamma):
+        def sample(self, shape, **options):
+            return super().sample(shape, **options) / 10
+
+    faulty = Less(1010, 1010.0, 0.05, 1.0)
+    assert run(builder(lambda: nn.Linear(100, 10), faulty), GradientCanaries(1000)).lower > right.proven.upper
+
+
 def test_over_many_runs_no_more_are_accused_than_stated():
     build = builder(lambda: nn.Linear(40, 10), Gaussian(1.0), rate=0.5)
     accused = [run(build, GradientCanaries(400), steps=2, seed=seed).contradicted for seed in range(60)]
@@ -213,8 +227,8 @@ class FixedSize:
 
 
 def _fixed_batches(training):
-    sampler = training._sampler
-    training._sampler = FixedSize(sampler.dataset_size, round(sampler.dataset_size * sampler.sampling_rate))
+    sampler = training._sampler._sampler
+    training._sampler._sampler = FixedSize(sampler.dataset_size, round(sampler.dataset_size * sampler.sampling_rate))
 
 
 @pytest.mark.parametrize("canaries", ["input", "gradient"])

@@ -64,18 +64,18 @@ def test_the_file_is_a_noise_file_and_names_recipe_keys(first_order, tmp_path):
     first_order.save(path)
     assert mechanisms.load(path) == first_order.mechanism
     document = json.loads(path.read_text())
-    from optnoise.finetune.recipe import PrivacySettings
-
-    settings = PrivacySettings(**document["recipe"]["privacy"], clipping_norm=1.0)
-    assert (settings.steps, settings.divisor) == (first_order.best.steps, 5000.0)
-    from optnoise.finetune.recipe import load_recipe
+    from optnoise.finetune import load_recipe
 
     recipe = tmp_path / "recipe.toml"
     recipe.write_text(
-        '[privacy]\nclipping_norm = 1.0\n[data]\npath = "x"\ntext_column = "t"\nlabel_column = "l"\n'
-        'labels = ["a", "b"]\n[model]\nname = "m"\ntrain = "head"\n[optimizer]\nlearning_rate = 0.1\n'
+        'description = "x"\n[privacy]\nclipping_norm = 1.0\n[task]\nname = "sst2"\npath = "x"\n'
+        '[model]\nsource = "m"\nkind = "encoder_head"\ntrained = "head"\nmax_length = 9\n'
+        "[training]\nlearning_rate = 0.1\nepochs = 3\ndataset_size = 7\n"
     )
-    assert load_recipe(recipe, document["overrides"]).privacy == settings
+    settings = load_recipe(recipe, document["overrides"]).settings()
+    best = first_order.best
+    assert (settings.steps, settings.sampling_rate, settings.divisor) == (best.steps, best.sampling_rate, 5000.0)
+    assert (settings.epsilon, settings.delta) == (first_order.epsilon, first_order.delta)
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])
@@ -126,7 +126,7 @@ def test_the_command(capsys, tmp_path):
     code, out, _ = run(capsys, "plan", *options, "-o", tmp_path / "plan.json", "--plot", tmp_path / "plan.svg")
     assert code == 0
     assert json.loads(out) == json.loads((tmp_path / "plan.json").read_text())
-    assert json.loads(out)["recipe"]["privacy"]["steps"] == 20
+    assert json.loads(out)["recipe"]["training"]["steps"] == 20
     assert (tmp_path / "plan.svg").is_file()
     code, out, err = run(capsys, "plan", "--records", 1000, "--epsilon", 3, "--delta", 1e-4)
     assert (code, out, err) == (2, "", "optnoise: expected either --epochs or --examples\n")
