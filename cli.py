@@ -14,6 +14,7 @@ from rich.table import Table
 
 from . import __version__
 from .accounting import EpsilonInterval, Release, rounded_down, rounded_up
+from .cli_check import check_command
 from .cli_finetune import budget_of, finetune
 from .cli_plan import plan_command
 from .mechanisms import FAMILIES, Mechanism, Noise, inline, parse
@@ -27,6 +28,7 @@ app = typer.Typer(
 )
 reproduce = typer.Typer(help="Published claims, computed again.", no_args_is_help=True)
 app.add_typer(reproduce, name="reproduce")
+app.command("check")(check_command)
 app.command("plan")(plan_command)
 app.command("finetune")(finetune)
 _out = Console()

@@ -2,6 +2,8 @@
 
 from .api import compose_delta, compose_epsilon, delta, epsilon
 from .calibration import calibrate
+from .empirical import EmpiricalEpsilon, epsilon_from_scores
+from .game import CONSISTENT, CONTRADICTION, GameResult, distinguishing_game
 from .interop import from_dp_event, from_opacus_history, to_dp_event, to_opacus_history
 from .interval import AccountantsDisagree, DeltaInterval, EpsilonInterval, rounded_down, rounded_up
 from .ledger import Ledger
@@ -31,6 +33,8 @@ from .tradeoff import (
 __all__ = [
     "ADD_OR_REMOVE_ONE",
     "ADJACENCIES",
+    "CONSISTENT",
+    "CONTRADICTION",
     "FIXED_SIZE",
     "POISSON",
     "REPLACE_ONE",
@@ -38,7 +42,9 @@ __all__ = [
     "SAMPLINGS",
     "AccountantsDisagree",
     "DeltaInterval",
+    "EmpiricalEpsilon",
     "EpsilonInterval",
+    "GameResult",
     "Ledger",
     "PosteriorBand",
     "ProbabilityInterval",
@@ -50,7 +56,9 @@ __all__ = [
     "compose_delta",
     "compose_epsilon",
     "delta",
+    "distinguishing_game",
     "epsilon",
+    "epsilon_from_scores",
     "from_dp_event",
     "from_opacus_history",
     "plot_attack_advantage",

@@ -12,18 +12,18 @@ import math
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy import stats
 
 from ..mechanisms import Mechanism
 from ..mechanisms._quadrature import edges, integral
 from ..mechanisms.check import Effort, NotApplicable, expect
 from .api import epsilon
+from .empirical import epsilon_from_scores
 from .interval import EpsilonInterval
 
 Array = NDArray[np.float64]
 
 _ACCOUNTANTS = ("exact", "pld", "rdp", "cf")
-_CONFIDENCE = 1e-7  # of each of the game's two rates
+_FAILURE = 2e-7  # probability that the game accuses a right noise
 _HALVINGS = 12
 _LARGEST = 600.0  # ε beyond which e^ε is no number for a quadrature
 
@@ -102,22 +102,10 @@ def check_game_does_not_beat_the_bound(m: Mechanism, effort: Effort) -> str:
     draws = [noise.sample((effort.game_draws,), generator=generator, dtype=torch.float64).numpy() for _ in (0, 1)]
     with np.errstate(invalid="ignore"):
         inside, outside = (noise.log_density(x - 1) - noise.log_density(x) for x in (draws[0] + 1, draws[1]))
-    half = effort.game_draws // 2
-    finite = inside[np.isfinite(inside)]
-    expect(len(finite) > 0, "every draw is outside the support that the density has")
-    thresholds = np.unique(np.quantile(finite, np.linspace(0.02, 0.999, 60))) - 1e-9
-    best = max(thresholds, key=lambda t: _lower(inside[:half] > t, outside[:half] > t, delta))
-    found = _lower(inside[half:] > best, outside[half:] > best, delta)
+    expect(np.isfinite(inside).any(), "every draw is outside the support that the density has")
+    found = epsilon_from_scores(inside, outside, delta=delta, confidence=1 - _FAILURE).lower
     expect(found <= bound.upper, f"a game shows ε >= {found:.6g} at δ={delta}, above the bound {bound.upper:.6g}")
     return f"shown {found:.3g} of {bound.upper:.3g}"
-
-
-def _lower(hits: Array, alarms: Array, delta: float) -> float:
-    true_rate = stats.beta.ppf(_CONFIDENCE, hits.sum(), len(hits) - hits.sum() + 1) if hits.any() else 0.0
-    false_rate = (
-        stats.beta.ppf(1 - _CONFIDENCE, alarms.sum() + 1, len(alarms) - alarms.sum()) if not alarms.all() else 1.0
-    )
-    return math.log((true_rate - delta) / false_rate) if true_rate > delta else -math.inf
 
 
 CHECKS = [value for name, value in list(globals().items()) if name.startswith("check_")]

@@ -203,6 +203,16 @@ class PrivateTraining:
         return self._clipping.dimension
 
     @property
+    def clipping(self) -> GhostClipping:
+        """The clipping and its running sum, which is private data: for audits."""
+        return self._clipping
+
+    @property
+    def processes(self) -> Processes:
+        """The processes that train the model together, this one among them."""
+        return self._processes
+
+    @property
     def seeded(self) -> bool:
         """True if noise and samples come from a seed: such a run is *not private*."""
         return self._randomness.seeded
