@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from ..mechanisms import _validate
 from .checkpoint import check_fields
 from .secure import Generator, check_secure, cryptographic_generator
 
@@ -75,6 +76,8 @@ class Randomness:
     @classmethod
     def from_seed(cls, seed: int, device: torch.device | str = "cpu") -> Randomness:
         """Reproducible and NOT private: for tests and debugging. Two independent streams from one seed."""
+        if _validate.integer("seed", seed, minimum=-(2**62)) >= 2**62:
+            raise ValueError(f"expected seed < 2**62, got {seed=}")
         noise, sampling = torch.Generator(device=device), torch.Generator(device="cpu")
         noise.manual_seed(2 * seed)
         sampling.manual_seed(2 * seed + 1)

@@ -134,7 +134,7 @@ class ModelSection(Section):
     """transformers' attn_implementation."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Of the parameters."""
-    head_seed: int = 0
+    head_seed: int = Field(default=0, ge=0, le=2**32 - 1)
     """Public seed of new weights."""
     random: dict[str, int | float] | None = None
     """Sizes of `transformers.GPT2Config` for "random-gpt2"."""
@@ -261,9 +261,9 @@ class RuntimeSection(Section):
     tensorboard: bool = False
     save_model: bool = True
     """Write the trained model into the output folder."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, le=2**32 - 1)
     """Of dropout in a seeded run; a private run takes its masks from the operating system."""
-    noise_seed: int | None = None
+    noise_seed: int | None = Field(default=None, ge=-(2**62), lt=2**62)
     """Leave it out. A seed makes noise and samples repeatable, and the run NOT private."""
     secure: bool = False
     """Noise and samples from a cryptographic generator, noisy sums on a grid; needs the extra `secure`."""
