@@ -14,7 +14,7 @@ from rich.table import Table
 
 from . import __version__
 from .accounting import EpsilonInterval, Release, rounded_down, rounded_up
-from .cli_finetune import finetune
+from .cli_finetune import budget_of, finetune
 from .cli_plan import plan_command
 from .mechanisms import FAMILIES, Mechanism, Noise, inline, parse
 
@@ -138,11 +138,13 @@ def calibrate(
 
 @app.command()
 def search(
-    epsilon: Epsilon,
-    delta: Delta,
-    steps: Steps = 1,
-    sampling_rate: SamplingRate = 1.0,
-    dimension: Annotated[str, typer.Option(help="Number of coordinates, or inf for every dimension at once.")] = "1",
+    epsilon: Annotated[float | None, typer.Option(help="Target ε (no unit).")] = None,
+    delta: Annotated[float | None, typer.Option(help="δ, a probability in (0, 1).")] = None,
+    steps: Annotated[int | None, typer.Option(help="Number of releases T. Default: 1.")] = None,
+    sampling_rate: Annotated[float | None, typer.Option(help="Poisson inclusion probability q. Default: 1.")] = None,
+    dimension: Annotated[str | None, typer.Option(help="Number of coordinates, or inf for all. Default: 1.")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Take all five from a recipe (name or file) instead.")] = None,
+    override: Annotated[list[str] | None, typer.Option("--set", help="SECTION.KEY=VALUE over the recipe.")] = None,
     cost: Annotated[
         str, typer.Option(help="mean_abs, variance, usefulness:GAMMA (maximise P(|x| <= GAMMA)) or quantile:P of |x|.")
     ] = "mean_abs",
@@ -168,12 +170,15 @@ def search(
     """Search the noise with the least cost under a budget; every result's ε is proven."""
     from . import search as engine
 
+    given = {
+        "epsilon": epsilon,
+        "delta": delta,
+        "steps": steps,
+        "sampling_rate": sampling_rate,
+        "dimension": None if dimension is None else _dimension(dimension),
+    }
     problem = engine.Problem(
-        epsilon=epsilon,
-        delta=delta,
-        steps=steps,
-        sampling_rate=sampling_rate,
-        dimension=_dimension(dimension),
+        **budget_of(recipe, override or [], given),
         cost=cost,
         adjacency=adjacency,
         also=tuple(engine.Constraint.parse(text) for text in also or []),

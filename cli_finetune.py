@@ -65,6 +65,27 @@ def finetune(
     )
 
 
+def budget_of(recipe: str | None, overrides: list[str], given: dict[str, Any]) -> dict[str, Any]:
+    """ε, δ, T, q and d of a search: those of a recipe, or those given. Raises ValueError for both, or too few."""
+    set_ones = {name: value for name, value in given.items() if value is not None}
+    if recipe is None:
+        if overrides:
+            raise ValueError("--set goes with --recipe")
+        for name in ("epsilon", "delta"):
+            if name not in set_ones:
+                raise ValueError(f"give --{name}, or --recipe")
+        return {"steps": 1, "sampling_rate": 1.0, "dimension": 1, **set_ones}
+    if set_ones:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in set_ones)
+        raise ValueError(f"--recipe gives {names} already: leave them out, or change the recipe with --set")
+    from .finetune.runs import dimension_of, load_recipe
+
+    loaded = load_recipe(recipe, overrides)
+    settings = loaded.settings()
+    names = ("epsilon", "delta", "steps", "sampling_rate")
+    return {**{name: getattr(settings, name) for name in names}, "dimension": dimension_of(loaded)}
+
+
 def _go(
     recipe: Recipe,
     noise: str | None,

@@ -78,6 +78,12 @@ class Ledger:
         self._entries[kind] = self._entries.get(kind, 0) + entry[0].steps
         self._last = entry
 
+    def in_memory(self) -> Ledger:
+        """A copy of the entries so far without a file: for the other processes of a run, which follow the writer."""
+        copy = Ledger()
+        copy._entries, copy._last = dict(self._entries), self._last
+        return copy
+
     # ---- reading -------------------------------------------------------------------------------------------
 
     @property

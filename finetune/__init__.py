@@ -15,6 +15,7 @@ from .losses import (
 from .modes import Automatic, ClippingMode, Flat, GroupWise, PerLayer, clip_factors, rounding_margin
 from .noise import ClippedSum, release
 from .private import PrivateTraining, make_private
+from .processes import ProcessError
 from .randomness import Randomness, secret_generator
 from .recording import Recording
 from .runs import Recipe, RunResult, load_recipe, run_recipe, run_without_privacy
@@ -42,6 +43,7 @@ __all__ = [
     "PrivacySettings",
     "PrivateTrainer",
     "PrivateTraining",
+    "ProcessError",
     "Randomness",
     "Recipe",
     "Recording",

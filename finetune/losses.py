@@ -87,12 +87,10 @@ def check_losses_are_per_example(
     was_training = model.training
     model.eval()
     try:
-        whole = losses(torch.arange(examples))
-        if tuple(whole.shape) != (examples,):
-            raise ValueError(f"expected one loss per example, shape ({examples},), got shape {tuple(whole.shape)}")
+        whole = _one_each(losses, torch.arange(examples))
         for mask in bit_splits(examples):
             indices = mask.nonzero().flatten()
-            alone = losses(indices)
+            alone = _one_each(losses, indices)
             off = ~torch.isclose(alone, whole[indices.to(whole.device)], rtol=tolerance, atol=tolerance * 1e-3)
             if bool(off.any()):
                 first = int(indices[off.nonzero()[0]])
@@ -102,3 +100,14 @@ def check_losses_are_per_example(
                 )
     finally:
         model.train(was_training)
+
+
+def _one_each(losses: Callable[[Tensor], Tensor], indices: Tensor) -> Tensor:
+    """The losses of `indices` (b,), refused in any other shape than (b,)."""
+    found, wanted = losses(indices), (len(indices),)
+    if tuple(found.shape) != wanted:
+        raise ValueError(
+            f"expected one loss per example, shape {wanted}, got shape {tuple(found.shape)}; Poisson batches vary in "
+            "size: take it from the batch, not from a setting"
+        )
+    return found

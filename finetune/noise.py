@@ -3,8 +3,9 @@
     gradient = (Σ_i clipped gradient_i + s · noise) / divisor
 
 The noise is sized for the *sum*, whose sensitivity is C; s is C, or the group's own scale where parameters are clipped
-in groups (`modes.py`). The divisor is a constant chosen before seeing the data. In secure mode the noisy sum is rounded
-to a grid (`secure.py`).
+in groups (`modes.py`). The divisor is a constant chosen before seeing the data. Where several processes have a part of
+the sum each, the first adds all of the noise to its own part before the parts are added up: it is there once. In secure
+mode the noisy sum is rounded to a grid (`secure.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from ..mechanisms import Mechanism
+from ..mechanisms import Mechanism, Noise, independent
 from .factored import FactoredGradient
+from .processes import ALONE, Processes
 from .recorded import wide_dtype
 from .secure import Generator, draw_noise, grid_of, rounded_sum
 
@@ -90,23 +92,37 @@ class ClippedSum:
 def release(
     clipped_sum: ClippedSum,
     *,
-    mechanism: Mechanism,
+    mechanism: Noise,
     noise_scales: Mapping[str, float] | float,
     divisor: float,
     generator: Generator,
+    processes: Processes = ALONE,
 ) -> None:
     """Set each trainable parameter's `.grad` to (clipped sum + s·noise) / divisor, in the parameter's dtype.
 
     s is the entry of `noise_scales` for the parameter; one number, the clipping norm C, holds for all. The noise is
-    independent over coordinates and parameters, drawn from `generator` in the model's order; parameters that no
-    example reached get noise too. Spends `clipped_sum`: raises RuntimeError on the second call. A numpy generator is
-    secure mode: clipped sum + s·noise is rounded to a multiple of `secure.grid_of` before it is divided.
+    independent over coordinates and parameters, or one vector of all of them if `mechanism` is spherical; drawn from
+    `generator` in the model's order; parameters that no example reached get noise too. With several `processes`, the
+    sum is that of their clipped sums, the noise is drawn by the first, and all get the same gradient. Spends
+    `clipped_sum`: raises RuntimeError on the second call. A numpy generator is secure mode, for one process: clipped
+    sum + s·noise is rounded to a multiple of `secure.grid_of` before it is divided.
     """
-    sums = clipped_sum.spend()
-    stream = _NoiseStream(mechanism, generator, sum(total.numel() for _, total in sums.values()))
-    for name, (parameter, total) in sums.items():
-        scale = noise_scales[name] if isinstance(noise_scales, Mapping) else noise_scales
-        stream.privatise(total.view(-1), scale, divisor)
+
+    def noisy_share() -> dict[str, tuple[nn.Parameter, Tensor]]:
+        sums = clipped_sum.spend()
+        coordinates = sum(total.numel() for _, total in sums.values())
+        stream = _NoiseStream(mechanism, generator, coordinates) if processes.is_first else None
+        for name, (_, total) in sums.items():
+            if stream is not None:
+                scale = noise_scales[name] if isinstance(noise_scales, Mapping) else noise_scales
+                stream.privatise(total.view(-1), scale, divisor)
+            else:
+                total.div_(divisor)
+        return sums
+
+    shares = processes.agreed("adding the noise", noisy_share)
+    processes.sum_([total for _, total in shares.values()])
+    for parameter, total in shares.values():
         parameter.grad = total.to(parameter.dtype)
 
 
@@ -115,10 +131,11 @@ class _NoiseStream:
     """The noise of one release, `total` coordinates of it, drawn block by block across the parameters.
 
     A draw of many coordinates is the cheapest, and a block is the largest temporary. Models with 2^20 parameters or
-    more get full blocks, which for Gaussian noise are float32 draws: see `Mechanism.sample`.
+    more get full blocks, which for Gaussian noise are float32 draws: see `Mechanism.sample`. Spherical noise is one
+    block of float64: its coordinates share a norm.
     """
 
-    def __init__(self, mechanism: Mechanism, generator: Generator, total: int) -> None:
+    def __init__(self, mechanism: Noise, generator: Generator, total: int) -> None:
         self._mechanism, self._generator, self._left = mechanism, generator, total
         self._secure = not isinstance(generator, torch.Generator)
         self._block: Tensor | None = None
@@ -126,13 +143,13 @@ class _NoiseStream:
 
     def privatise(self, flat: Tensor, scale: float, divisor: float) -> None:
         """flat = (flat + scale · (the next coordinates)) / divisor, in place; secure: rounded to its grid before."""
-        start, grid = 0, grid_of(self._mechanism, scale) if self._secure else None
+        start, grid = 0, grid_of(independent(self._mechanism), scale) if self._secure else None
         while start < len(flat):
             block = self._next_block(flat)
             count = min(len(block) - self._used, len(flat) - start)
             part, noise = flat[start : start + count], block[self._used : self._used + count]
             if grid is None:
-                part.add_(noise, alpha=scale).div_(divisor)
+                part.add_(noise.to(flat), alpha=scale).div_(divisor)
             else:
                 part.copy_(rounded_sum(part, noise * scale, grid) / divisor)
             self._used += count
@@ -142,6 +159,12 @@ class _NoiseStream:
     def _next_block(self, like: Tensor) -> Tensor:
         """The block in use, a new one if it is used up or of another kind; no coordinate is given out twice."""
         block, dtype = self._block, torch.float64 if self._secure else like.dtype
+        if not isinstance(self._mechanism, Mechanism):
+            if block is None:
+                self._block = block = draw_noise(
+                    self._mechanism, (self._left,), generator=self._generator, dtype=torch.float64
+                )
+            return block
         if block is None or self._used == len(block) or (block.dtype, block.device) != (dtype, like.device):
             count = min(_BLOCK, self._left)
             block = draw_noise(self._mechanism, (count,), generator=self._generator, device=like.device, dtype=dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any, final
 
@@ -11,59 +11,74 @@ import torch
 from torch import nn
 
 from ..accounting import EpsilonInterval, Ledger, Release, epsilon
-from ..mechanisms import Mechanism, _validate, independent
+from ..mechanisms import Noise, _validate, independent
 from .clipping import GhostClipping, Recording
 from .layer_rules import LAYER_RULES, Rules
 from .modes import ClippingMode
 from .noise import release
+from .processes import Processes, find_processes
 from .randomness import Randomness
-from .sampling import LogicalBatch, PoissonSampler
+from .replicas import check_not_wrapped, fingerprint, make_equal, trained
+from .sampling import LogicalBatch, PoissonSampler, SharedSampler
+from .shared_ledger import LedgerLike, open_ledger
 
 
 def make_private(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     *,
-    mechanism: Mechanism,
+    mechanism: Noise,
     clipping_norm: float | ClippingMode,
     dataset_size: int,
     sampling_rate: float,
     divisor: float,
-    ledger: Ledger | str | os.PathLike[str] | None = None,
+    ledger: LedgerLike = None,
     adjacency: str = "add_or_remove_one",
     seed: int | None = None,
     secure: bool = False,
     rules: Rules = LAYER_RULES,
     fallback: bool = True,
+    process_group: Any = "auto",
 ) -> PrivateTraining:
     """Make the training of `model`'s trainable parameters by `optimizer` differentially private.
 
-    Freeze, move and wrap the model first, then build the optimizer, then call this. Model, optimizer and learning-rate
+    Freeze and move the model first, then build the optimizer, then call this. Model, optimizer and learning-rate
     schedulers stay the objects they are; nothing is replaced.
+
+    With several processes (`torch.distributed`), each calls this with the same arguments, a model of the same form and
+    the same records in the same order. They start from the first one's weights, compute the clipped gradients of their
+    shares of one Poisson sample, and get the same noisy gradient: docs/scaling.md. The model is not wrapped.
 
     Args:
         model: trains the parameters that have requires_grad=True now. Its first axis is always the batch.
-        optimizer: any `torch.optim` optimizer that holds those very parameters (and no tensor from elsewhere).
-        mechanism: noise in units of C, calibrated for the number of steps that will be run.
+        optimizer: any `torch.optim` optimizer that holds those very parameters (and no tensor from elsewhere), also
+            behind accelerate's wrapper; none that asks for a closure, such as LBFGS.
+        mechanism: noise in units of C, calibrated for the number of steps that will be run; spherical noise is for
+            vectors of all trainable parameters.
         clipping_norm: C > 0, the L2 bound on one example's gradient, or a mode of clipping: `Flat`, `Automatic`,
             `PerLayer`, `GroupWise`. Noise and ledger are for the mode's joint bound.
         dataset_size: number of training records n.
         sampling_rate: q in (0, 1], the probability of every record to be in a logical batch.
         divisor: constant > 0 that divides the noisy sum, such as the expected batch size. Choose it before seeing the
-            data; the actual batch size is private.
+            data; the actual batch size is private. It is for the whole sum, whatever the number of processes.
         ledger: where each noisy step is recorded before it is used: a `Ledger`, the path of its file, or None to keep
-            it in memory only (a crash then loses the record).
+            it in memory only (a crash then loses the record). Only the first process writes the file.
         adjacency: what one record's presence means; see `accounting.Release`.
         seed: leave None. A seed makes noise and samples reproducible, and the run *not private*.
         secure: noise and samples from ChaCha20, the noisy sum rounded to a grid: see `finetune.secure` for what this
             removes and what not. Needs `pip install 'optnoise[secure]'`; draws on the CPU, some ten times slower.
         rules: layer rules; `LAYER_RULES` extended by your own.
         fallback: whether modules without a rule may be clipped by `torch.func.vmap`; see `GhostClipping`.
+        process_group: the processes that train this model together: a `torch.distributed.ProcessGroup`; "auto": the
+            default one if it was initialised, else this process alone; None: this process alone.
 
     Raises:
         UnsupportedModelError: lists every module that cannot be trained privately.
-        ValueError: a bad argument; the optimizer does not hold the model's own trainable parameters.
+        ValueError: a bad argument; the optimizer does not hold the model's own trainable parameters; the model is
+            wrapped (DistributedDataParallel) or sharded; arguments differ between processes; `secure` with several of
+            them, or with spherical noise.
         ImportError: `secure` without its package.
+        ProcessError: another process failed or ended.
 
     Example:
         >>> import torch
@@ -85,27 +100,49 @@ def make_private(
         >>> training.epsilon(delta=1e-5).upper < 3.0
         True
     """
-    if not isinstance(clipping_norm, ClippingMode):
-        _validate.positive("clipping_norm", clipping_norm)
-    _validate.positive("divisor", divisor)
-    clipping = GhostClipping(model, clipping_norm, rules=rules, fallback=fallback)
-    check_optimizer(clipping.model, optimizer, clipping.parameters)
-    device = next(iter(clipping.parameters.values())).device
-    randomness = Randomness.chosen(seed=seed, secure=secure, device=device)
-    sampler = PoissonSampler(dataset_size, sampling_rate, randomness.sampling)
-    one_step = Release(
-        independent(mechanism), sampling_rate=sampling_rate, dimension=clipping.dimension, adjacency=adjacency
+    processes = find_processes(process_group)
+
+    def prepare() -> tuple[GhostClipping, torch.optim.Optimizer, Release, SharedSampler, Randomness]:
+        check_not_wrapped(model)
+        _check_secure_sum(secure, mechanism, processes)
+        if not isinstance(clipping_norm, ClippingMode):
+            _validate.positive("clipping_norm", clipping_norm)
+        _validate.positive("divisor", divisor)
+        own = innermost(optimizer)
+        clipping = GhostClipping(model, clipping_norm, rules=rules, fallback=fallback)
+        check_optimizer(clipping.model, own, clipping.parameters)
+        device = next(iter(clipping.parameters.values())).device
+        randomness = Randomness.chosen(seed=seed, secure=secure, device=device)
+        sampler = SharedSampler(PoissonSampler(dataset_size, sampling_rate, randomness.sampling), processes)
+        one_step = Release(mechanism, sampling_rate=sampling_rate, dimension=clipping.dimension, adjacency=adjacency)
+        one_step_is_bounded(one_step)
+        return clipping, own, one_step, sampler, randomness
+
+    clipping, own, one_step, sampler, randomness = processes.agreed("make_private", prepare)
+    processes.same(
+        "make_private",
+        lambda: {
+            "mechanism, sampling_rate, dimension and adjacency": one_step,
+            "clipping_norm": repr(clipping.mode),
+            "divisor": divisor,
+            "dataset_size": dataset_size,
+            "seed": seed,
+            "secure": secure,
+            "trainable parameters": trained(clipping.parameters),
+        },
     )
-    one_step_is_bounded(one_step)
+    make_equal(clipping.model, processes)
     return PrivateTraining(
-        clipping,
-        optimizer,
-        one_step,
-        divisor,
-        ledger if isinstance(ledger, Ledger) else Ledger(ledger),
-        sampler,
-        randomness,
+        clipping, own, one_step, divisor, open_ledger(ledger, processes), sampler, randomness, processes
     )
+
+
+def _check_secure_sum(secure: bool, mechanism: Noise, processes: Processes) -> None:
+    """Sum and noise are added without rounding in one place, coordinate by coordinate, before anything is rounded."""
+    if secure and processes.are_several:
+        raise ValueError("expected one process with secure=True: the sum of several is rounded before the grid")
+    if secure:
+        independent(mechanism)
 
 
 @final
@@ -123,8 +160,9 @@ class PrivateTraining:
         release: Release,
         divisor: float,
         ledger: Ledger,
-        sampler: PoissonSampler,
+        sampler: SharedSampler,
         randomness: Randomness,
+        processes: Processes,
     ) -> None:
         self.optimizer = optimizer
         self.release = release
@@ -133,6 +171,7 @@ class PrivateTraining:
         self._clipping = clipping
         self._sampler = sampler
         self._randomness = randomness
+        self._processes = processes
         self._batch: LogicalBatch | None = None
         self._step_is_due = False  # noise was added, and the optimizer has not used the gradient yet
         self._guards = (
@@ -149,9 +188,9 @@ class PrivateTraining:
         return self._clipping.model
 
     @property
-    def mechanism(self) -> Mechanism:
+    def mechanism(self) -> Noise:
         """The noise of each step, in units of C."""
-        return independent(self.release.mechanism)
+        return self.release.mechanism
 
     @property
     def clipping_norm(self) -> float:
@@ -175,7 +214,7 @@ class PrivateTraining:
 
     @property
     def batch_size(self) -> int:
-        """Number of examples in the logical batch now in work. Poisson batches vary: never count on a fixed size."""
+        """Number of examples of the logical batch now in work that this process has: never count on a fixed size."""
         return 0 if self._batch is None else len(self._batch)
 
     def epsilon(self, *, delta: float, further_steps: int = 0) -> EpsilonInterval:
@@ -194,11 +233,15 @@ class PrivateTraining:
             raise RuntimeError(_UNSTEPPED)
 
     def next_batch(self) -> LogicalBatch:
-        """Draw the next Poisson batch; it may be empty. Raises RuntimeError if the last one was not stepped."""
-        self._check_attached()
-        if self._batch is not None or self._step_is_due:
-            raise RuntimeError(_UNSTEPPED)
-        self._batch = self._sampler.draw()
+        """Draw the next Poisson batch, or this process's share; it may be empty. Raises RuntimeError if the last one
+        was not stepped."""
+
+        def check() -> None:
+            self._check_attached()
+            if self._batch is not None or self._step_is_due:
+                raise RuntimeError(_UNSTEPPED)
+
+        self._batch = self._sampler.draw(check)
         return self._batch
 
     @contextlib.contextmanager
@@ -235,6 +278,24 @@ class PrivateTraining:
         batch. What is done with the noisy gradient in between (a look at its norm, a rescaling) costs no privacy; a
         backward pass into it would.
         """
+        self._processes.same("step()", self._check_step)
+        self._processes.agreed(
+            "recording the step",
+            lambda: self.ledger.record(self.release, clipping_norm=self.clipping_norm, divisor=self.divisor),
+        )
+        release(
+            self._clipping.take(),
+            mechanism=self.mechanism,
+            noise_scales=self._clipping.noise_scales,
+            divisor=self.divisor,
+            generator=self._randomness.noise,
+            processes=self._processes,
+        )
+        self._batch = None
+        self._step_is_due = True
+
+    def _check_step(self) -> dict[str, str]:
+        """What must be the same in all processes."""
         self._check_attached()
         if self._batch is None:
             raise RuntimeError("step() needs a logical batch, each is stepped once; take the next one first")
@@ -247,16 +308,8 @@ class PrivateTraining:
         self._clipping.check_unchanged()
         check_optimizer(self.model, self.optimizer, self._clipping.parameters)
         _refuse_other_gradients(self.optimizer, self._clipping.parameters)
-        self.ledger.record(self.release, clipping_norm=self.clipping_norm, divisor=self.divisor)
-        release(
-            self._clipping.take(),
-            mechanism=self.mechanism,
-            noise_scales=self._clipping.noise_scales,
-            divisor=self.divisor,
-            generator=self._randomness.noise,
-        )
-        self._batch = None
-        self._step_is_due = True
+        parameters = self._clipping.parameters.values()
+        return {"weights": fingerprint(parameters)} if self._processes.are_several else {}
 
     # ---- ending, saving -----------------------------------------------------------------------------------------
 
@@ -294,6 +347,25 @@ class PrivateTraining:
 
 
 _UNSTEPPED = "the logical batch before this one was not stepped: call step() for every batch, the empty ones too"
+
+
+def innermost(optimizer: Any) -> torch.optim.Optimizer:
+    """torch's own optimizer behind wrappers such as accelerate's, whose steps go through it.
+
+    Raises ValueError if it is none of `torch.optim`, or steps only with a closure.
+    """
+    found = optimizer
+    while (inner := getattr(found, "optimizer", None)) is not None:
+        found = inner
+    if not isinstance(found, torch.optim.Optimizer):
+        raise ValueError(f"expected optimizer to be of torch.optim, or derived from it, got {type(found).__name__}")
+    closure = inspect.signature(found.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            f"expected an optimizer whose step() needs no closure, got {type(found).__name__}: a closure computes "
+            "gradients anew, without noise; use one such as torch.optim.AdamW"
+        )
+    return found
 
 
 def check_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer, trainable: Mapping[str, nn.Parameter]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
 import torch
 from torch import Tensor
 
+from .processes import Processes
 from .secure import Generator, uniform
 
 _STEP = 2.0**-53  # between neighbouring uniform draws
@@ -17,7 +18,11 @@ _STEP = 2.0**-53  # between neighbouring uniform draws
 @final
 @dataclasses.dataclass(frozen=True)
 class LogicalBatch:
-    """The examples behind one noise draw: `indices` (m,) into the training data, ascending; m varies and may be 0."""
+    """The examples behind one noise draw: `indices` (m,) into the training data, ascending; m varies and may be 0.
+
+    Where several processes train one model, these are the examples that this one is to compute: any two processes have
+    different ones, and all of them together are the Poisson sample.
+    """
 
     indices: Tensor
 
@@ -59,3 +64,22 @@ class PoissonSampler:
         """The next logical batch."""
         draws = uniform(self.dataset_size, self._generator)
         return LogicalBatch((draws + _STEP <= self.sampling_rate).nonzero().flatten())
+
+
+@final
+class SharedSampler:
+    """One Poisson sample for all processes: drawn in the first of them, dealt out like cards."""
+
+    def __init__(self, sampler: PoissonSampler, processes: Processes) -> None:
+        self._sampler, self._processes = sampler, processes
+
+    def draw(self, check: Callable[[], None]) -> LogicalBatch:
+        """This process's share of the next logical batch; if `check` raises in one process, none of them draws on."""
+
+        def sample() -> Tensor | None:
+            check()
+            return self._sampler.draw().indices if self._processes.is_first else None
+
+        indices = self._processes.from_first("taking the next batch", sample)
+        assert indices is not None
+        return LogicalBatch(self._processes.share(indices))

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 import secrets
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +40,8 @@ def cryptographic_generator() -> np.random.Generator:
         from randomgen import ChaCha  # pyright: ignore[reportMissingImports]  # the extra `secure`
     except ImportError as error:
         raise ImportError("secure=True needs randomgen: pip install 'optnoise[secure]'") from error
-    return np.random.Generator(ChaCha(key=secrets.randbits(256), rounds=20))
+    bits: Any = ChaCha(key=secrets.randbits(256), rounds=20)
+    return np.random.Generator(bits)
 
 
 def check_secure(secure: bool, seed: int | None, *, name: str = "seed") -> None:

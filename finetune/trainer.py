@@ -27,6 +27,8 @@ from transformers.trainer_utils import TrainOutput
 from ..accounting import Ledger
 from ..mechanisms import Mechanism
 from .layer_rules import LAYER_RULES, Rules
+from .private import innermost
+from .replicas import check_not_wrapped
 from .secure import check_secure
 from .settings import PrivacySettings
 from .support import trainable_parameters
@@ -39,7 +41,7 @@ from .trainer_losses import (
     columns_of,
     derived_loss,
 )
-from .trainer_rows import BATCH, LogicalBatches, checked_size, microbatches, rows_at, without_unused
+from .trainer_rows import BATCH, LogicalBatches, check_same_rows, checked_size, microbatches, rows_at, without_unused
 from .trainer_run import Plan, PrivateRun, last_checkpoint
 
 _FIRST_ROWS = 32  # of the training data, on which the loss is checked before training
@@ -75,6 +77,9 @@ class PrivateTrainer(Trainer):
 
     Raises:
         ValueError: an argument that private training does not take; no loss is known for the model.
+
+    Started by torchrun or accelerate in several processes, with a whole copy of the model in each, they share each
+    logical batch; the noise is drawn once. The first process logs and saves. See docs/scaling.md.
 
     Each line of the log has `epsilon`, the proven upper end so far; no line before the first release has one. The
     model comes out as it went in, without hooks; evaluation, prediction and saving are the Trainer's own.
@@ -190,15 +195,24 @@ class PrivateTrainer(Trainer):
     def begin_private_training(self) -> None:
         """Called by the training loop once model and optimizer are in place; clipping and noise start here."""
         run = self.private_run
-        run.begin(self._own_model(), _innermost(self.optimizer))
-        rows = self._training_rows(range(min(_FIRST_ROWS, run.dataset_size)))
+        check_not_wrapped(self.model_wrapped or self._own_model())
+        run.begin(self._own_model(), innermost(self.optimizer))
+        first = range(min(_FIRST_ROWS, run.dataset_size))
+        check_same_rows(lambda: self._training_rows(first), run.processes)
         check_first_rows(
             self._own_model(),
             lambda batch: self._example_losses(self._own_model(), batch),
-            rows,
+            self._training_rows(first),
             self.data_collator,
             tolerance=_TOLERANCE.get(str(self.accelerator.mixed_precision), _HALF_TOLERANCE),
         )
+
+    def create_optimizer(self, *arguments: Any, **more: Any) -> Any:
+        """As `Trainer.create_optimizer`. With several processes the model is then prepared already, by the one way that
+        wraps it in nothing: the clipped sums are added up here, not gradients inside the backward pass."""
+        if self.args.world_size > 1:
+            self.accelerator.prepare_model(self._own_model(), evaluation_mode=True)
+        return super().create_optimizer(*arguments, **more)
 
     def get_train_dataloader(self, *arguments: Any, **more: Any) -> Any:
         """The logical batches, drawn one at a time while the loop asks for them."""
@@ -229,7 +243,12 @@ class PrivateTrainer(Trainer):
             total += losses.detach().sum()
         self._free_memory()
         training.privatise()
-        return total / max(1, len(batch)) if self._log_training_loss else torch.zeros_like(total)
+        return self._mean_over_processes(total, len(batch)) if self._log_training_loss else torch.zeros_like(total)
+
+    def _mean_over_processes(self, total: Tensor, count: int) -> Tensor:
+        """The mean loss of the whole logical batch."""
+        whole: Any = self.accelerator.reduce(torch.stack([total, torch.full_like(total, count)]), reduction="sum")
+        return whole[0] / whole[1].clamp(min=1)
 
     def _draw_batch(self) -> Any:
         batch = self.private_run.draw(self.state.global_step)
@@ -291,9 +310,8 @@ class PrivateTrainer(Trainer):
         super().log(logs, *arguments, **more)
 
     def get_total_train_batch_size(self, args: Any, *arguments: Any, **more: Any) -> int:
-        """The expected size of a logical batch, for the Trainer's statistics."""
-        rows = 0 if self._private_run is None else self._private_run.dataset_size
-        return max(1, round(self.privacy.sampling_rate * rows))
+        """The divisor, for the Trainer's statistics: they are logged, and the number of rows is private (B97)."""
+        return max(1, round(self.privacy.divisor))
 
     def floating_point_ops(self, inputs: Any, *arguments: Any, **more: Any) -> int:
         """0: the count would tell the number of tokens in each private batch."""
@@ -330,14 +348,3 @@ def _check_own_arguments(mechanism: Any, privacy: Any, per_example_loss: Any, mo
             "PrivateTrainer does not take compute_loss_func, a loss of the whole batch: pass per_example_loss, "
             "a function of (model, batch) that returns one loss for each example"
         )
-
-
-def _innermost(optimizer: Any) -> torch.optim.Optimizer:
-    """torch's own optimizer behind accelerate's wrapper: the wrapper's steps go through it."""
-    while (inner := getattr(optimizer, "optimizer", None)) is not None:
-        optimizer = inner
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise ValueError(
-            f"expected an optimizer of torch.optim, or one derived from it, got {type(optimizer).__name__}"
-        )
-    return optimizer

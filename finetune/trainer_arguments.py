@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from accelerate import DistributedType
 from transformers import Trainer, TrainingArguments
 
 from .settings import PrivacySettings
@@ -35,6 +36,8 @@ def _publishes_checkpoints(strategy: Any) -> bool:
     return "checkpoint" in str(getattr(strategy, "value", strategy))
 
 
+_KINDS = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
+_WHOLE_COPIES = "train in one process, or in several with a whole copy each (torchrun), without it"
 _REFUSED = (
     _Refusal(
         "gradient_accumulation_steps",
@@ -90,18 +93,14 @@ _REFUSED = (
         "the low-rank optimizers that it is for are not tested under noise; choose what is trained on the model "
         "itself, by LoRA or by freezing",
     ),
-    _Refusal("deepspeed", _is_set, "it owns backward pass and step; train in one process without it"),
-    _Refusal("fsdp", _is_set, "it shards the gradients; train in one process without it"),
-    _Refusal("parallelism_config", _is_set, "it splits the model over processes; train in one process"),
-    _Refusal(
-        "world_size",
-        lambda value: value > 1,
-        "several processes would each draw and add noise for themselves; train in one process",
-    ),
+    _Refusal("deepspeed", _is_set, f"it owns backward pass and step; {_WHOLE_COPIES}"),
+    _Refusal("fsdp", _is_set, f"it shards the gradients; {_WHOLE_COPIES}"),
+    _Refusal("parallelism_config", _is_set, f"it splits the model over processes; {_WHOLE_COPIES}"),
     _Refusal(
         "n_gpu",
         lambda value: value > 1,
-        "DataParallel splits the batch past the clipping; let the process see one GPU (CUDA_VISIBLE_DEVICES=0)",
+        "DataParallel splits the batch past the clipping; start one process per GPU with torchrun, or let the process "
+        "see one of them (CUDA_VISIBLE_DEVICES=0)",
     ),
     _Refusal(
         "hub_strategy",
@@ -131,8 +130,10 @@ def private_arguments(args: TrainingArguments, privacy: PrivacySettings) -> Trai
     """A copy of `args` with the length of the run from `privacy`; the caller's own object stays as it is.
 
     `max_steps` is `privacy.steps`; `max_grad_norm` is 0, so that nothing clips the noisy gradient; `ignore_data_skip`
-    is True: a resumed run draws on, no batch is drawn to be skipped. Raises ValueError for arguments that
-    private training does not take, and for another length of the run.
+    is True: a resumed run draws on, no batch is drawn to be skipped. `average_tokens_across_devices` is False: training
+    does not use it, and in evaluation it multiplies a classifier's loss by the number of processes.
+
+    Raises ValueError for arguments that private training does not take, and for another length of the run.
     """
     check_arguments(args)
     if args.max_steps not in (-1, privacy.steps):
@@ -149,6 +150,7 @@ def private_arguments(args: TrainingArguments, privacy: PrivacySettings) -> Trai
         )
     own = copy.copy(args)
     own.max_steps, own.max_grad_norm, own.ignore_data_skip = privacy.steps, 0.0, True
+    own.average_tokens_across_devices = False
     return own
 
 
@@ -166,4 +168,7 @@ def check_placement(trainer: Trainer) -> None:
         ("a model spread over several devices", trainer.is_model_parallel),
     ):
         if found:
-            raise ValueError(f"PrivateTrainer does not take {name}: train in one process, on one device")
+            raise ValueError(f"PrivateTrainer does not take {name}: {_WHOLE_COPIES}")
+    kind = trainer.accelerator.distributed_type
+    if kind not in _KINDS:
+        raise ValueError(f"PrivateTrainer does not take distributed_type={kind.value}: {_WHOLE_COPIES}")

@@ -32,5 +32,4 @@ class PrivacyCallback(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **more) -> None:
         folder = Path(str(args.output_dir)) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-        if folder.is_dir():
-            self._trainer.private_run.save(folder, state.global_step)
+        self._trainer.private_run.save(folder, state.global_step)

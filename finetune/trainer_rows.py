@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from typing import Any, final
 
 from torch.utils.data import IterableDataset
 
+from .processes import Processes
 from .sampling import LogicalBatch
 
 BATCH = "logical_batch"
@@ -40,6 +43,22 @@ def rows_at(dataset: Any, indices: Sequence[int]) -> list[Any]:
     if hasattr(dataset, "__getitems__"):  # torch's protocol for many rows at once; `datasets` has it too
         return list(dataset.__getitems__(list(indices)))
     return [dataset[index] for index in indices]
+
+
+def check_same_rows(read: Callable[[], Sequence[Any]], processes: Processes) -> None:
+    """Raise ValueError if the first rows of the data, from `read`, are others in another process.
+
+    Shuffled by different seeds, a record could be in one batch twice. Rows that are another time others (a random crop)
+    are not compared.
+    """
+
+    def digest() -> dict[str, str]:
+        first, again = (re.sub("0x[0-9a-f]+", "", repr(read())) for _ in range(2))  # without addresses of objects
+        shown = hashlib.blake2b(first.encode(), digest_size=8).hexdigest() if first == again else "random"
+        return {"train_dataset, in the same order (digest of its first rows),": shown}
+
+    if processes.are_several:
+        processes.same("comparing the data", digest)
 
 
 def length_of(row: Any) -> int:

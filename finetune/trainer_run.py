@@ -24,9 +24,11 @@ from .budget import Budget, check_noise
 from .checkpoint import Checkpoint, check_fields, check_same
 from .layer_rules import Rules
 from .private import PrivateTraining, make_private
+from .processes import Processes, find_processes
 from .randomness import secret_generator
 from .sampling import LogicalBatch
 from .settings import PrivacySettings
+from .shared_ledger import open_ledger
 
 _LOG = logging.getLogger(__name__)
 
@@ -70,10 +72,12 @@ class PrivateRun:
         self, plan: Plan, ledger: Ledger | str | os.PathLike[str], *, dataset_size: int, dimension: int, resume: Any
     ) -> None:
         self.plan, self.dataset_size, self.dimension = plan, dataset_size, dimension
+        self.processes = find_processes("auto")
         self.planned: EpsilonInterval = check_noise(plan.privacy, plan.mechanism, dimension)
         self._resumed_from = resume
         self._state = None if resume is None else _resumed_state(Path(resume), plan.binding(dataset_size, dimension))
-        self.ledger = _open_ledger(ledger, may_create=self._state is None or self._state["step"] == 0)
+        may_create = self._state is None or self._state["step"] == 0
+        self.ledger = _open_ledger(ledger, may_create=may_create, processes=self.processes)
         self.done = 0 if self._state is None else int(self._state["step"])
         self._check_ledger()
         self.budget = Budget(plan.privacy, self.planned, self.ledger)
@@ -111,7 +115,8 @@ class PrivateRun:
             self._load_generators(self.training, self._state["generators"])
         if not self.plan.seeded:
             _make_masks_secret()
-        self._announce()
+        if self.processes.is_first:
+            self._announce()
 
     def _load_generators(self, training: PrivateTraining, state: dict[str, Any]) -> None:
         try:
@@ -161,10 +166,12 @@ class PrivateRun:
 
     def may_go_on(self, step: int) -> bool:
         """Whether the budget allows a step after `step` of them; the first refusal is logged."""
-        if step >= self.plan.privacy.steps or self.budget.allows_another_step():
+        steps = self.plan.privacy.steps
+        if step >= steps or self.ledger.steps < steps:  # within the plan, which is within the budget
             return True
-        if not self.stopped_at_budget:
-            self.stopped_at_budget = True
+        if self.processes.from_first("asking the budget", self.budget.allows_another_step):
+            return True
+        if not self.stopped_at_budget and self.processes.is_first:
             _LOG.warning(
                 "stopped after step %d of %d: the ledger has %d releases, another one would exceed epsilon = %g",
                 step,
@@ -172,6 +179,7 @@ class PrivateRun:
                 self.ledger.steps,
                 self.plan.privacy.epsilon,
             )
+        self.stopped_at_budget = True
         return False
 
     def annotate(self, logs: dict[str, Any]) -> None:
@@ -187,10 +195,14 @@ class PrivateRun:
     # ---- checkpoints ----------------------------------------------------------------------------------------------
 
     def save(self, folder: Path, step: int) -> None:
-        """Add the private state to a checkpoint of the Trainer, readable by the owner only.
+        """Add the private state to a checkpoint of the Trainer, readable by the owner only, if there is that folder.
 
-        In a private run the states of the global generators are taken out of it: dropout masks are secret too.
+        In a private run the states of the global generators are taken out of it: dropout masks are secret too. Each
+        process has written a file of those; the rest is the first one's.
         """
+        self.processes.agreed("saving", lambda: None)  # all have written their files
+        if not folder.is_dir():
+            return
         state = {
             "binding": json.dumps(self.plan.binding(self.dataset_size, self.dimension), sort_keys=True),
             "step": step,
@@ -198,11 +210,12 @@ class PrivateRun:
             "generators": self.active().state_dict(),
         }
         for file in folder.glob("rng_state*.pth"):
-            if self.plan.seeded:
-                file.chmod(0o600)
+            if not self.plan.seeded:
+                file.unlink(missing_ok=True)  # another process may have been here
             else:
-                file.unlink()
-        Checkpoint(folder / "private").save(state)  # last of all: where it is, the checkpoint is whole
+                file.chmod(0o600)
+        if self.processes.is_first:
+            Checkpoint(folder / "private").save(state)  # last of all: where it is, the checkpoint is whole
 
     def _check_ledger(self) -> None:
         if self._state is None and self.ledger.steps and not self.plan.continue_ledger:
@@ -226,14 +239,17 @@ def _shown(spent: float, target: float) -> float:
     return min(shown, target) if spent <= target else shown
 
 
-def _open_ledger(ledger: Ledger | str | os.PathLike[str], *, may_create: bool) -> Ledger:
-    if isinstance(ledger, Ledger):
-        return ledger
-    path = Path(ledger)
-    if not may_create and not path.exists():
-        raise ValueError(f"there is no ledger at {path}: without its ledger a run cannot be continued")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return Ledger(path)
+def _open_ledger(ledger: Ledger | str | os.PathLike[str], *, may_create: bool, processes: Processes) -> Ledger:
+    def make_place() -> None:
+        if isinstance(ledger, Ledger) or not processes.is_first:
+            return
+        path = Path(ledger)
+        if not may_create and not path.exists():
+            raise ValueError(f"there is no ledger at {path}: without its ledger a run cannot be continued")
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+    processes.agreed("finding the ledger", make_place)
+    return open_ledger(ledger, processes)
 
 
 def last_checkpoint(folder: str | Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,15 @@ def document(source: str, path: str, kind: str, **sections: dict[str, Any]) -> d
         found[name] = {**found[name], **section}
         found[name] = {key: value for key, value in found[name].items() if value is not None}
     return {"description": "a test", **found}
+
+
+def as_toml(found: dict[str, Any]) -> str:
+    """Nested mappings of text, numbers and lists as TOML, whose values are written as in JSON."""
+    lines = [f"{key} = {json.dumps(value)}" for key, value in found.items() if not isinstance(value, dict)]
+    for name, section in found.items():
+        if isinstance(section, dict):
+            lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in section.items())]
+    return "\n".join(lines) + "\n"
 
 
 def recipe_of(source: str, path: str, kind: str, **sections: dict[str, Any]) -> Recipe:

@@ -77,7 +77,7 @@ def load_pretrained(
     """
     _check_arguments(kind, num_labels, architecture)
     location = locate(source)
-    with _quiet():
+    with quiet():
         config = _config(location, source, kind)
         if architecture == "roberta" and config.model_type != "bert":
             raise ValueError(f"architecture='roberta' converts a BERT, {str(source)!r} is a {config.model_type}")
@@ -96,7 +96,7 @@ def load_pretrained(
     if getattr(model, "generation_config", None) is not None:
         model.generation_config.pad_token_id = tokenizer.pad_token_id
     if location.gguf_file is not None:  # the weights are dequantized: an ordinary model, which may be trained
-        model.hf_quantizer = None
+        model.hf_quantizer, model.is_quantized = None, False
         with contextlib.suppress(AttributeError):
             del model.config.quantization_config
     return Pretrained(model.eval(), tokenizer)
@@ -210,8 +210,8 @@ def seeded(seed: int | None) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars and no load report: what is missing is checked here."""
+def quiet() -> Iterator[None]:
+    """No bars for files and no load report of transformers: what is missing is checked here."""
     from transformers.utils import logging as library
 
     bars, level = library.is_progress_bar_enabled(), library.get_verbosity()

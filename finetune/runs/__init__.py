@@ -1,6 +1,6 @@
 """Runs from recipes: a recipe, a noise and data become a private model with a report."""
 
-from .build import build
+from .build import build, dimension_of
 from .files import load_recipe, recipe_from, shipped_names, shipped_recipes
 from .noise import noise_for, released_dimension
 from .outcome import RunResult
@@ -13,6 +13,7 @@ __all__ = [
     "RunResult",
     "Workload",
     "build",
+    "dimension_of",
     "load_recipe",
     "noise_for",
     "recipe_from",

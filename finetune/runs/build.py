@@ -6,8 +6,9 @@ import dataclasses
 import hashlib
 from typing import Any
 
-from ..tasks import ClassificationTask
+from ..tasks import ClassificationTask, Splits, Task
 from .data import read, task_of
+from .noise import released_dimension
 from .pooled import PooledWorkload
 from .recipe import Recipe
 from .workload import TokenWorkload, Workload
@@ -19,7 +20,20 @@ def build(recipe: Recipe) -> Workload:
     Raises ValueError naming the key, file, column, label, model or package at fault.
     """
     task = task_of(recipe)
-    splits = read(recipe, task)
+    return _workload(recipe, task, read(recipe, task))
+
+
+def dimension_of(recipe: Recipe) -> int:
+    """Numbers that one step of the recipe releases: what a noise is searched for. Loads the model, reads no data.
+
+    Raises ValueError as `build`.
+    """
+    if recipe.training.method == "zeroth_order":
+        return released_dimension(recipe, 0)
+    return released_dimension(recipe, _workload(recipe, task_of(recipe), Splits((), ())).dimension)
+
+
+def _workload(recipe: Recipe, task: Task, splits: Splits[Any]) -> Workload:
     if recipe.model.kind == "mean_pooled":
         assert isinstance(task, ClassificationTask)
         return PooledWorkload(recipe, task, splits)

@@ -12,6 +12,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from ...mechanisms import Mechanism
 from ..features import faster_dtype
+from ..models.loading import quiet
 from ..trainer_run import last_checkpoint
 from .folder import RunFolder
 from .outcome import Training
@@ -67,7 +68,8 @@ def _shown(trainer: Trainer, bar: RunProgress) -> Iterator[None]:
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(bar)
     try:
-        yield
+        with quiet():
+            yield
     finally:
         bar.close()
 

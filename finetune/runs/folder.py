@@ -59,8 +59,6 @@ class RunFolder:
         Raises ValueError if there is none, its files are damaged, or recipe or noise are not the same as then.
         """
         document = _read(self._document)
-        if not self.ledger.exists():
-            raise ValueError(f"there is no ledger at {self.ledger}: without its ledger a run cannot be continued")
         try:
             before = recipe_from(document["recipe"], source="recipe").binding()
             spec = document["mechanism"]
@@ -72,6 +70,8 @@ class RunFolder:
         check_same(before, recipe.binding(), "recipe.")
         if noise is None:
             raise ValueError("the run in this folder is without privacy: start it anew in another one")
+        if not self.ledger.exists():
+            raise ValueError(f"there is no ledger at {self.ledger}: without its ledger a run cannot be continued")
         if mechanism is not None:
             check_same(noise.spec(), mechanism.spec(), "mechanism.")
         return noise

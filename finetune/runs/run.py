@@ -8,6 +8,8 @@ from pathlib import Path
 
 from ...accounting import EpsilonInterval, Ledger, rounded_up
 from ...mechanisms import Mechanism
+from ..models.loading import quiet
+from ..processes import refuse_several_processes
 from ..secure import check_secure
 from ..tasks import ClassificationTask
 from .build import build, data_digest
@@ -44,9 +46,11 @@ def run_recipe(
 
     Raises:
         ValueError: the noise's proven ε exceeds the recipe's, `output_dir` holds another run, nothing to resume,
-            recipe, noise or data that are not those of the interrupted run, or anything that `build` refuses.
+            recipe, noise or data that are not those of the interrupted run, several processes, or anything that `build`
+            refuses.
         ImportError: `runtime.secure` without its package.
     """
+    refuse_several_processes("a recipe")
     folder = RunFolder(output_dir)
     check_secure(recipe.runtime.secure, recipe.runtime.noise_seed, name="noise_seed")
     if resume:
@@ -79,6 +83,7 @@ def run_without_privacy(
         raise ValueError("a zeroth-order recipe has no yardstick without privacy; compare with first_order")
     from .first_order import train_without_privacy
 
+    refuse_several_processes("a recipe")
     folder = RunFolder(output_dir)
     folder.check_free()
     begin = time.perf_counter()
@@ -121,7 +126,8 @@ def _finish(
 ) -> RunResult:
     recipe = workload.recipe
     if recipe.runtime.save_model:
-        workload.save(folder.model)
+        with quiet():
+            workload.save(folder.model)
     metrics = {split: _evaluate(workload, split) for split in workload.evaluation_splits()}
     result = RunResult(
         recipe=recipe,

@@ -93,7 +93,10 @@ def per_example_losses(losses: Losses, indices: Tensor) -> Tensor:
         found = losses(indices)
     if not isinstance(found, Tensor) or tuple(found.shape) != (len(indices),) or not found.is_floating_point():
         got = f"shape {tuple(found.shape)} of {found.dtype}" if isinstance(found, Tensor) else repr(found)
-        raise ValueError(f'expected one loss per example, shape ({len(indices)},), got {got}; use reduction="none"')
+        raise ValueError(
+            f'expected one loss per example, shape ({len(indices)},), got {got}; use reduction="none", and take the '
+            "batch size from the batch (Poisson batches vary in size)"
+        )
     return found.detach().to(device="cpu", dtype=torch.float64)
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from ...mechanisms import Noise
+from ..processes import ALONE, Processes
 from ..secure import Generator, draw_noise
 
 GRID = 2**32  # multiples of C/GRID
@@ -36,11 +37,26 @@ def contributions(differences: Tensor, clipping_norm: float) -> Tensor:
     return (shapes * sizes).mul(GRID).trunc().to(torch.int64)
 
 
-def noisy_sum(total: Tensor, *, mechanism: Noise, clipping_norm: float, generator: Generator) -> Tensor:
+def noisy_sum(
+    total: Tensor,
+    *,
+    mechanism: Noise,
+    clipping_norm: float,
+    generator: Generator,
+    processes: Processes = ALONE,
+) -> Tensor:
     """total·C/GRID + C·noise, (k,) float64, on the grid. `total` (k,) int64 is private data; noise in units of C.
 
-    The only place where noise is added.
+    With several `processes`, `total` is the sum over all of theirs, and the first adds the noise to its own before:
+    integers, so the result is that of one process to the bit. The only place where noise is added.
     """
-    noise = draw_noise(mechanism, tuple(total.shape), generator=generator, dtype=torch.float64, device="cpu")
-    steps = noise.mul(GRID).round().clamp(-_MOST_NOISE, _MOST_NOISE).to(torch.int64)
-    return (total + steps).double() * (clipping_norm / GRID)
+
+    def noisy_share() -> Tensor:
+        if not processes.is_first:
+            return total.clone()
+        noise = draw_noise(mechanism, tuple(total.shape), generator=generator, dtype=torch.float64, device="cpu")
+        return total + noise.mul(GRID).round().clamp(-_MOST_NOISE, _MOST_NOISE).to(torch.int64)
+
+    whole = processes.agreed("adding the noise", noisy_share)
+    processes.sum_([whole])
+    return whole.double() * (clipping_norm / GRID)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import secrets
+from typing import Any
 
 from torch import nn
 
-from ...accounting import Ledger, Release
+from ...accounting import Release
 from ...mechanisms import Noise, _validate
+from ..processes import find_processes
 from ..randomness import Randomness
-from ..sampling import PoissonSampler
+from ..replicas import check_not_wrapped, make_equal
+from ..sampling import PoissonSampler, SharedSampler
+from ..shared_ledger import LedgerLike, open_ledger
 from ..support import trainable_parameters
 from .blocks import check_parameters, layout
 from .checks import check_modules
@@ -34,11 +37,12 @@ def make_zeroth_order(
     directions: int = 1,
     joint: bool = True,
     direction: Kind = "gaussian",
-    ledger: Ledger | str | os.PathLike[str] | None = None,
+    ledger: LedgerLike = None,
     adjacency: str = "add_or_remove_one",
     seed: int | None = None,
     secure: bool = False,
     direction_seed: int | None = None,
+    process_group: Any = "auto",
 ) -> ZerothOrderTraining:
     """Train `model`'s trainable parameters privately without a backward pass (DP-ZO, arXiv 2401.04343).
 
@@ -46,6 +50,10 @@ def make_zeroth_order(
     (difference over 2φ) to [−C, C], sums over the Poisson batch, adds noise to that one number, divides it by a
     constant and moves θ along z. Memory is that of a forward pass; any model that gives per-example losses will do.
     docs/zeroth_order.md has the proof.
+
+    With several processes (`torch.distributed`), each calls this with the same arguments, a model of the same form on a
+    device of the same kind, and the same records in the same order. They share one Poisson sample; in a step they tell
+    each other k integers, and all make the same update: docs/scaling.md.
 
     Args:
         model: trains the parameters that have requires_grad=True now. Dropout must be off: call `model.eval()`.
@@ -66,16 +74,18 @@ def make_zeroth_order(
             `step` make one update, and each is a step of dimension 1 for the accountant.
         direction: "gaussian" or "sphere" (uniform, radius √d).
         ledger: where each noisy step is recorded before it is used: a `Ledger`, the path of its file, or None to keep
-            it in memory only (a crash then loses the record).
+            it in memory only (a crash then loses the record). Only the first process writes the file.
         adjacency: what one record's presence means; see `accounting.Release`.
         seed: leave None. A seed makes noise and samples reproducible, and the run *not private*.
         secure: noise and samples from ChaCha20: see `finetune.secure` for what this removes and what not. Sums are
             on a grid, C·2^−32, in either mode. Needs `pip install 'optnoise[secure]'`.
         direction_seed: the public seed of the directions, chosen without looking at the data; None takes a random one.
+        process_group: as for `make_private`.
 
     Raises:
         UnsupportedModelError: lists every module that draws random masks or mixes examples in its present mode.
-        ValueError: a bad argument, or no proven bound for this noise in this dimension.
+        ValueError: a bad argument, no proven bound for this noise in this dimension, or arguments that differ between
+            processes.
         ImportError: `secure` without its package.
 
     Example:
@@ -95,26 +105,49 @@ def make_zeroth_order(
         >>> training.epsilon(delta=1e-5).upper < 2.0
         True
     """
-    settings = _settings(clipping_norm, divisor, smoothing, directions, joint, weight_decay)
-    _check_choices(learning_rate, direction, dataset_size)
+    processes = find_processes(process_group)
+
+    def prepare() -> tuple[Settings, Release, SharedSampler, Randomness]:
+        check_not_wrapped(model)
+        settings = _settings(clipping_norm, divisor, smoothing, directions, joint, weight_decay)
+        _check_choices(learning_rate, direction, dataset_size)
+        check_parameters(trainable_parameters(model))
+        check_modules(model)
+        randomness = Randomness.chosen(seed=seed, secure=secure)
+        sampler = SharedSampler(PoissonSampler(dataset_size, sampling_rate, randomness.sampling), processes)
+        released = settings.directions if settings.joint else 1
+        one_step = Release(mechanism, sampling_rate=sampling_rate, dimension=released, adjacency=adjacency)
+        _check_bounded(one_step)
+        return settings, one_step, sampler, randomness
+
+    settings, one_step, sampler, randomness = processes.agreed("make_zeroth_order", prepare)
     parameters = trainable_parameters(model)
-    check_parameters(parameters)
-    check_modules(model)
-    randomness = Randomness.chosen(seed=seed, secure=secure)
-    sampler = PoissonSampler(dataset_size, sampling_rate, randomness.sampling)
-    released = settings.directions if settings.joint else 1
-    one_step = Release(mechanism, sampling_rate=sampling_rate, dimension=released, adjacency=adjacency)
-    _check_bounded(one_step)
+    sizes = layout(parameters)
+    processes.same(
+        "make_zeroth_order",
+        lambda: {
+            "mechanism, sampling_rate, dimension and adjacency": one_step,
+            "settings": settings,
+            "dataset_size": dataset_size,
+            "seed": seed,
+            "secure": secure,
+            "direction": direction,
+            "sizes and kinds of device of the trainable parameters": [(size, device.type) for size, device in sizes],
+        },
+    )
+    make_equal(model, processes)
+    chosen = processes.from_first("the seed of the directions", lambda: _direction_seed(direction_seed, seed))
     return ZerothOrderTraining(
         model,
         parameters,
         settings,
         learning_rate,
         one_step,
-        ledger if isinstance(ledger, Ledger) else Ledger(ledger),
+        open_ledger(ledger, processes),
         sampler,
         randomness,
-        Directions(layout(parameters), seed=_direction_seed(direction_seed, seed), kind=direction),
+        Directions(sizes, seed=chosen, kind=direction),
+        processes,
     )
 
 

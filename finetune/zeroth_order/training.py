@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from ...accounting import EpsilonInterval, Ledger, Release, epsilon
 from ...mechanisms import Noise, _validate
 from ..checkpoint import check_fields
+from ..processes import Processes
 from ..randomness import Randomness
-from ..sampling import LogicalBatch, PoissonSampler
+from ..replicas import fingerprint
+from ..sampling import LogicalBatch, SharedSampler
 from .checks import Losses, check_modules, check_same_parameters, nothing_written, per_example_losses, probe
 from .contributions import contributions, noisy_sum
 from .directions import Directions
@@ -66,15 +68,16 @@ class ZerothOrderTraining:
         learning_rate: Rate,
         release: Release,
         ledger: Ledger,
-        sampler: PoissonSampler,
+        sampler: SharedSampler,
         randomness: Randomness,
         directions: Directions,
+        processes: Processes,
     ) -> None:
         self.model, self.settings, self.learning_rate = model, settings, learning_rate
         self.release, self.ledger = release, ledger
         self._parameters, self._directions = dict(parameters), directions
         self._perturbation = Perturbation(parameters, directions, settings.smoothing)
-        self._sampler, self._randomness = sampler, randomness
+        self._sampler, self._randomness, self._processes = sampler, randomness, processes
         self._batch: LogicalBatch | None = None
         self._probed: set[tuple[bool, bool]] = set()
         self._used = self._updates = 0
@@ -109,7 +112,7 @@ class ZerothOrderTraining:
 
     @property
     def batch_size(self) -> int:
-        """Number of examples in the logical batch now in work. Poisson batches vary: never count on a fixed size."""
+        """Number of examples of the logical batch now in work that this process has: never count on a fixed size."""
         return 0 if self._batch is None else len(self._batch)
 
     def epsilon(self, *, delta: float, further_steps: int = 0) -> EpsilonInterval:
@@ -128,10 +131,14 @@ class ZerothOrderTraining:
             raise RuntimeError(_UNSTEPPED)
 
     def next_batch(self) -> LogicalBatch:
-        """Draw the next Poisson batch; it may be empty. Raises RuntimeError if the last one was not stepped."""
-        if self._batch is not None:
-            raise RuntimeError(_UNSTEPPED)
-        self._batch = self._sampler.draw()
+        """Draw the next Poisson batch, or this process's share; it may be empty. Raises RuntimeError if the last one
+        was not stepped."""
+
+        def check() -> None:
+            if self._batch is not None:
+                raise RuntimeError(_UNSTEPPED)
+
+        self._batch = self._sampler.draw(check)
         return self._batch
 
     def step(self, losses: Losses, microbatches: Iterable[Tensor] | None = None) -> Estimate:
@@ -148,22 +155,39 @@ class ZerothOrderTraining:
         The ledger has the step on disk before the noise is drawn.
 
         Raises:
-            RuntimeError: no logical batch, or it was stepped already; the trainable parameters changed.
+            RuntimeError: no logical batch, or it was stepped already; the trainable parameters changed; ProcessError:
+                the step failed in another process, and was not taken here either.
             ValueError: the microbatches are not the logical batch; the losses are not one per example, are random, mix
                 examples or write to buffers.
             UnsupportedModelError: a module draws random masks or mixes examples in its present mode.
         """
-        parts = self._check_step(microbatches)
         numbers = tuple(range(self._used, self._used + (self.settings.directions if self.settings.joint else 1)))
-        rate = self._rate()
-        try:
+        parts: list[Tensor] = []
+
+        def check() -> dict[str, Any]:
+            parts.extend(self._check_step(microbatches))
+            return self._common_state()
+
+        def evaluate() -> Tensor:
             self._probe(losses, parts)
-            total = self._clipped_sum(losses, parts, numbers)
+            return self._clipped_sum(losses, parts, numbers)
+
+        rate = self._processes.same("step()", check)["learning rate"]
+        try:
+            total = self._processes.agreed("computing the losses", evaluate)
             estimate = self._release(total, numbers)
             self._update(estimate, rate)
         finally:
             self._perturbation.restore()
         return estimate
+
+    def _common_state(self) -> dict[str, Any]:
+        """What decides the next update, and must be the same in all processes. Raises ValueError for a bad rate."""
+        state = {"learning rate": self._rate(), "number of directions used": self._used}
+        if self._processes.are_several:
+            state["seed of the directions"] = self.direction_seed
+            state["weights"] = fingerprint(self._parameters.values())
+        return state
 
     def _check_step(self, microbatches: Iterable[Tensor] | None) -> list[Tensor]:
         """The microbatches, none of them empty."""
@@ -210,7 +234,12 @@ class ZerothOrderTraining:
             return torch.cat([per_example_losses(losses, part) for part in parts])
 
     def _release(self, total: Tensor, numbers: tuple[int, ...]) -> Estimate:
-        self.ledger.record(self.release, clipping_norm=self.settings.clipping_norm, divisor=self.settings.divisor)
+        self._processes.agreed(
+            "recording the step",
+            lambda: self.ledger.record(
+                self.release, clipping_norm=self.settings.clipping_norm, divisor=self.settings.divisor
+            ),
+        )
         self._batch = None
         self._used += len(numbers)
         noisy = noisy_sum(
@@ -218,6 +247,7 @@ class ZerothOrderTraining:
             mechanism=self.mechanism,
             clipping_norm=self.settings.clipping_norm,
             generator=self._randomness.noise,
+            processes=self._processes,
         )
         return Estimate(numbers, noisy / self.settings.divisor)
 

@@ -67,6 +67,16 @@ def test_mixed_kinds_survive_the_round_trip(tmp_path):
     assert again.epsilon(delta=1e-5) == ledger.epsilon(delta=1e-5)
 
 
+def test_a_copy_in_memory_has_the_entries_and_goes_its_own_way(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    fill(ledger, 3)
+    copy = ledger.in_memory()
+    assert copy.path is None
+    assert copy.epsilon(delta=1e-5, further_steps=2) == ledger.epsilon(delta=1e-5, further_steps=2)
+    fill(copy, 2)
+    assert (copy.steps, ledger.steps, Ledger(ledger.path).steps) == (5, 3, 3)
+
+
 def test_a_torn_line_is_charged(tmp_path):
     path = tmp_path / "ledger.jsonl"
     fill(Ledger(path), 3)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from optnoise.accounting import Ledger, epsilon
 from optnoise.finetune import Randomness, make_private, private, secret_generator
-from optnoise.mechanisms import Gaussian, Laplace
+from optnoise.mechanisms import Gaussian, Laplace, SphericalGamma
 from torch import nn
 
 SILENT = Gaussian(1e-9)  # noise far below every tolerance here, where a test looks at the data's part alone
@@ -224,6 +224,22 @@ def test_a_spent_sum_is_refused():
         release(spent, **arguments)
     with pytest.raises(RuntimeError, match="already added"), spent.adding(1):
         pass
+
+
+def test_spherical_noise_is_one_vector_over_parameters_of_any_dtype():
+    """Its norm is the one drawn, the scale of a group multiplies its coordinates, and no coordinate comes twice."""
+    from optnoise.finetune import ClippedSum, release
+
+    noise = SphericalGamma.l2_mechanism(12, 1.0)
+    shapes = {"a": (2, 3), "b": (1,), "c": (5,)}
+    dtypes = {"a": torch.float64, "b": torch.float32, "c": torch.float64}
+    parameters = {name: nn.Parameter(torch.zeros(shapes[name], dtype=dtypes[name])) for name in shapes}
+    scales = {"a": 1.0, "b": 2.0, "c": 4.0}
+    generator = torch.Generator().manual_seed(0)
+    release(ClippedSum(parameters), mechanism=noise, noise_scales=scales, divisor=0.5, generator=generator)
+    found = torch.cat([p.grad.flatten().double() * 0.5 / scales[name] for name, p in parameters.items()])
+    wanted = noise.sample((12,), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0)
 
 
 def test_b58_a_closure_cannot_replace_the_private_gradient():

@@ -1,0 +1,108 @@
+"""`PrivateTrainer` under torchrun with two processes: the run of one process, one ledger, one log, one set of files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trainer_job
+from optnoise.accounting import Ledger
+
+pytestmark = pytest.mark.slow
+TESTS = Path(__file__).parents[1]
+
+
+def torchrun(*arguments, cwd):
+    """Its standard output."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    finished = subprocess.run(
+        [*command, *map(str, arguments)],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=300,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return finished.stdout
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What two processes left behind."""
+    folder = tmp_path_factory.mktemp("two")
+    torchrun(TESTS / "trainer_job.py", folder, cwd=folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def reports(folder):
+    return [json.loads((folder / f"report-{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    return trainer_job.whole(tmp_path_factory.mktemp("one"))
+
+
+@pytest.mark.parametrize("run", ["first", "resumed"])
+def test_two_processes_train_as_one(reports, alone, run):
+    first, second = (report[run] for report in reports)
+    assert first["weights"] == second["weights"]
+    np.testing.assert_allclose(first["weights"], alone[run]["weights"], rtol=0, atol=1e-6)
+    assert first["recorded"] == second["recorded"] == alone[run]["recorded"] == {"first": 4, "resumed": 6}[run]
+    assert "Distributed" not in first["wrapped"]
+    assert np.abs(np.array(first["weights"]) - reports[0]["secret"]["weights"]).max() > 1e-3
+
+
+def test_the_log_is_that_of_one_process(reports, alone):
+    lines, wanted = reports[0]["first"]["log"], alone["first"]["log"]
+    assert len(lines) == len(wanted)
+    for found, line in zip(lines, wanted, strict=True):
+        for name in ("loss", "epsilon", "eval_loss", "eval_count", "eval_mean", "step", "epoch"):
+            assert (name in found) == (name in line)
+            if name in line:  # the Trainer's evaluation loss is a mean over batches, here of other sizes
+                tolerance = 0.02 if name == "eval_loss" else 1e-5
+                assert found[name] == pytest.approx(line[name], abs=tolerance)
+
+
+def test_evaluation_sees_every_row_once(reports, alone):
+    for report in reports:
+        assert report["evaluation"]["eval_count"] == 11
+        assert report["evaluation"]["eval_mean"] == pytest.approx(alone["evaluation"]["eval_mean"], abs=1e-5)
+
+
+def test_one_ledger_and_one_private_state(folder):
+    assert Ledger(folder / "run" / "ledger.jsonl").steps == 6
+    checkpoint = folder / "run" / "checkpoint-4"
+    assert (checkpoint / "private" / "checkpoint.pt").stat().st_mode & 0o777 == 0o600
+    assert {file.stat().st_mode & 0o777 for file in checkpoint.glob("rng_state*")} == {0o600}
+    assert (folder / "model" / "model.safetensors").is_file()
+
+
+def test_a_private_run_leaves_no_state_of_generators(folder):
+    assert list((folder / "secret" / "run").glob("checkpoint-*"))
+    assert not list((folder / "secret" / "run").glob("checkpoint-*/rng_state*"))
+
+
+def test_data_in_another_order_are_refused(reports):
+    for report in reports:
+        assert "expected the same train_dataset, in the same order" in report["unlike"]
+
+
+def test_the_script_of_the_documentation_runs(tmp_path):
+    text = (TESTS.parent / "docs" / "scaling.md").read_text(encoding="utf-8")
+    (script,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    (tmp_path / "script.py").write_text(script)
+    printed = torchrun("script.py", cwd=tmp_path)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert ledger.steps == 20
+    assert f"epsilon <= {ledger.epsilon(delta=1e-5).upper:.2f}" in printed
+    assert (tmp_path / "model.pt").is_file()
