@@ -94,6 +94,7 @@ def check_same(before: dict[str, Any], now: dict[str, Any], path: str = "") -> N
             check_same(old, new, f"{name}.")
         elif old != new:
             values = "other training texts" if name == "data" else f"{old!r} then, {new!r} now"
+            name = name if name.isprintable() else ascii(name)
             raise ValueError(f"cannot resume: {name} has changed ({values}); start a new run in another folder")
 
 

@@ -223,7 +223,7 @@ class PrivateRun:
                 f"the ledger {self.ledger.path or ''} has {self.ledger.steps} releases already: continue that run by "
                 "resume_from_checkpoint, or give another output_dir or ledger"
             )
-        charged = 0 if self._state is None else max(self.done, self._state.get("charged", 0))
+        charged = 0 if self._state is None else max(self.done, self._state["charged"])
         if self.ledger.steps < charged:
             raise ValueError(
                 f"the ledger {self.ledger.path or ''} is not that of this run: it has {self.ledger.steps} releases, "
@@ -270,8 +270,7 @@ def _resumed_state(folder: Path, binding: dict[str, Any]) -> dict[str, Any]:
     checkpoint = Checkpoint(folder / "private")
     if not checkpoint.exists():
         raise ValueError(f"{folder} is no checkpoint of a PrivateTrainer: {checkpoint.path} is missing")
-    state = checkpoint.load({"binding": str, "step": int, "generators": dict})
-    check_fields(state, {"charged": int} if "charged" in state else {})
+    state = checkpoint.load({"binding": str, "step": int, "charged": int, "generators": dict})
     try:
         before = read_json(state["binding"])
         check_fields(before, {})
