@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,5 +91,6 @@ def _binomial_sum(base: Callable[[Array], Array], sampling_rate: float, order: i
         log_excess = np.where(
             exponent > 30, exponent + np.log1p(-np.exp(-exponent)), np.log(np.expm1(np.minimum(exponent, 31)))
         )
-    log_sum = special.logsumexp(log_weight + log_excess) + 1e-15 * order  # the last term covers gammaln's rounding
+    total: Any = special.logsumexp(log_weight + log_excess)
+    log_sum = total + 1e-15 * order  # the last term covers gammaln's rounding
     return float(np.logaddexp(0.0, log_sum)) / (order - 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,7 +89,8 @@ def _require_fewer(cells: float, most: float, step: float) -> None:
 def _row_depth(pair: Pair, rows: Line, points: Array, log_density: Array) -> Array:
     """−log of the density of x in the rows relative to its maximum, under P or under Q, whichever is less."""
     log_p = -pair.gamma * bulge(rows.mean)
-    log_q = log_p + special.logsumexp(log_density + pair.loss(rows.mean[:, None], points).u, axis=1)
+    log_mean: Any = special.logsumexp(log_density + pair.loss(rows.mean[:, None], points).u, axis=1)
+    log_q = log_p + log_mean
     return np.minimum(log_p.max() - log_p, log_q.max() - log_q)
 
 
