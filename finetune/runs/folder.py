@@ -58,6 +58,9 @@ class RunFolder:
 
         Raises ValueError if there is none, its files are damaged, or recipe or noise are not the same as then.
         """
+        if (self.path / "report.json").exists():
+            self.finish()  # a process that was killed at the very end may have left its private state
+            raise ValueError(f"the run in {self.path} is finished: see its report.json")
         document = _read(self._document)
         try:
             before = recipe_from(document["recipe"], source="recipe").binding()

@@ -229,6 +229,9 @@ def test_without_privacy_it_learns_and_claims_nothing(recipe, tmp_path):
     assert "clipping_norm" not in report
     assert "NO PRIVACY" in (tmp_path / "run" / "report.md").read_text()
     assert not (tmp_path / "run" / "ledger.jsonl").exists()
+    with pytest.raises(ValueError, match="is finished"):
+        run_recipe(chosen, output_dir=tmp_path / "run", resume=True, progress=False)
+    (tmp_path / "run" / "report.json").unlink()
     with pytest.raises(ValueError, match="without privacy"):
         run_recipe(chosen, output_dir=tmp_path / "run", resume=True, progress=False)
 
