@@ -347,7 +347,7 @@ def released_numbers(present, rounds):
     features = torch.ones(4 + present, 3).double()
     features[4:] *= 1e4
     training = zeroth_order(
-        model, mechanism=GAME_NOISE, dataset_size=len(features), clipping_norm=0.5, direction_seed=1, seed=present
+        model, mechanism=GAME_NOISE, dataset_size=len(features), clipping_norm=0.5, direction_seed=1, seed=int(present)
     )
     training._directions = OneDirection(training._directions)
     losses = squares(model, features, torch.zeros(5).double())
