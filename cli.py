@@ -16,6 +16,7 @@ from . import __version__
 from .accounting import EpsilonInterval, Release, rounded_down, rounded_up
 from .cli_check import check_command
 from .cli_finetune import budget_of, finetune
+from .cli_output import print_json
 from .cli_plan import plan_command
 from .mechanisms import FAMILIES, Mechanism, Noise, inline, parse
 
@@ -96,7 +97,7 @@ def attack(
     if as_json:
         columns = {"type_i_error": list(_TYPE_I_ERRORS), "lower": band.lower.tolist(), "upper": band.upper.tolist()}
         intervals = {"advantage": advantage._asdict(), "bayes_accuracy": accuracy._asdict()}
-        _print_json({**intervals, "prior": prior, "posterior": columns, "plots": [str(file) for file in files]})
+        print_json({**intervals, "prior": prior, "posterior": columns, "plots": [str(file) for file in files]})
         return
     table = Table(title="largest posterior that the record is present, by the test's false positive rate")
     for heading in ("false positive rate", "posterior, lower", "posterior, upper"):
@@ -194,7 +195,7 @@ def search(
     if output is not None:
         result.save(output)
     if as_json:
-        _print_json(result.document())
+        print_json(result.document())
         return
     _out.print(engine.render(result))
     for note in result.notes:
@@ -256,7 +257,7 @@ def demo(
 
     document = run_demo(output_dir, console=Console(stderr=True) if as_json else _out)
     if as_json:
-        _print_json(document)
+        print_json(document)
 
 
 @reproduce.command("lmo-dp")
@@ -273,7 +274,7 @@ def reproduce_lmo_dp(
     sets = [read_parameters(file) for file in parameters] if parameters else published_sets()
     rows = published_rows(sets, delta=delta)
     if as_json:
-        _print_json({"rows": [row.document() for row in rows]})
+        print_json({"rows": [row.document() for row in rows]})
         return
     _out.print(render_rows(rows), highlight=False, markup=False, soft_wrap=True)
 
@@ -288,7 +289,7 @@ def reproduce_laplace_mixing(
 
     results = {value: best_laplace_mixture(value) for value in epsilon}
     if as_json:
-        _print_json({"rows": [{"epsilon": e, **r._asdict(), "ratio": r.ratio} for e, r in results.items()]})
+        print_json({"rows": [{"epsilon": e, **r._asdict(), "ratio": r.ratio} for e, r in results.items()]})
         return
     _out.print("| ε | best mixture / Laplace | any noise / Laplace |\n| --- | --- | --- |", highlight=False)
     for value, result in results.items():
@@ -356,7 +357,7 @@ def _print_guarantee(
     mechanism: Noise, interval: EpsilonInterval, question: dict[str, Any], accountant: str, *, as_json: bool
 ) -> None:
     if as_json:
-        _print_json(
+        print_json(
             {
                 "mechanism": mechanism.spec(),
                 "epsilon": interval_document(interval),
@@ -390,10 +391,6 @@ def _finite_or_none(value: float) -> float | None:
 
 def _finite_or_text(value: Any) -> Any:
     return "inf" if value == math.inf else value
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
 def _check_folder(path: Path) -> None:

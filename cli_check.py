@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 import secrets
-import sys
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .accounting import GameResult, Release, rounded_down, rounded_up
+from .cli_output import print_json
 from .mechanisms import inline, parse
 
 
@@ -58,7 +57,7 @@ def check_command(
         batches=batches,
     )
     if as_json:
-        sys.stdout.write(json.dumps(_document(result, seed), indent=2, allow_nan=False) + "\n")
+        print_json(_document(result, seed))
     else:
         _print(result, seed)
     if result.contradicted:

@@ -10,6 +10,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from .cli_output import print_json
+
 if TYPE_CHECKING:
     from .finetune.runs import Recipe, RunResult
 
@@ -82,8 +84,9 @@ def budget_of(recipe: str | None, overrides: list[str], given: dict[str, Any]) -
 
     loaded = load_recipe(recipe, overrides)
     settings = loaded.settings()
-    names = ("epsilon", "delta", "steps", "sampling_rate")
-    return {**{name: getattr(settings, name) for name in names}, "dimension": dimension_of(loaded)}
+    question = settings.question(dimension_of(loaded))
+    del question["adjacency"]  # the search has an option of its own
+    return {"epsilon": settings.epsilon, **question}
 
 
 def _go(
@@ -128,7 +131,7 @@ def _print_list(*, as_json: bool) -> None:
 
     recipes = shipped_recipes()
     if as_json:
-        _print_json({"recipes": {n: r.model_dump(mode="json") for n, r in recipes.items()}, "tasks": list(TASKS)})
+        print_json({"recipes": {n: r.model_dump(mode="json") for n, r in recipes.items()}, "tasks": list(TASKS)})
         return
     table = Table("recipe", "ε", "δ", "T", "what it is", title="shipped recipes", box=None)
     table.columns[0].no_wrap = True
@@ -140,20 +143,13 @@ def _print_list(*, as_json: bool) -> None:
 
 
 def _print_check(recipe: Recipe, mechanism: Any, *, as_json: bool) -> None:
-    from .accounting import epsilon, rounded_up
+    from .accounting import rounded_up
     from .finetune.runs import build, noise_for, released_dimension
 
     workload = build(recipe)
     dimension = released_dimension(recipe, workload.dimension)
-    chosen, settings = noise_for(recipe, mechanism, dimension), recipe.settings()
-    interval = epsilon(
-        chosen,
-        delta=settings.delta,
-        steps=settings.steps,
-        sampling_rate=settings.sampling_rate,
-        dimension=dimension,
-        adjacency=settings.adjacency,
-    )
+    chosen, interval = noise_for(recipe, mechanism, dimension)
+    settings = recipe.settings()
     document = {
         "training_rows": len(workload.splits.train),
         "dev_rows": len(workload.examples("dev")),
@@ -166,7 +162,7 @@ def _print_check(recipe: Recipe, mechanism: Any, *, as_json: bool) -> None:
         "delta": settings.delta,
     }
     if as_json:
-        _print_json(document)
+        print_json(document)
         return
     for name, value in document.items():
         shown = interval.text() if name == "epsilon" else value
@@ -185,9 +181,3 @@ def _print_result(result: RunResult, output_dir: Path, *, as_json: bool) -> None
         text = f"ε in {result.epsilon.text()} at δ = {result.recipe.privacy.delta}; quote the upper end"
         _out.print(text if result.private else f"{text} (SEEDED: not private)", highlight=False)
     _out.print(f"report: {output_dir / 'report.md'} ({result.seconds:.0f} s)", highlight=False, soft_wrap=True)
-
-
-def _print_json(document: dict[str, Any]) -> None:
-    import json
-
-    sys.stdout.write(json.dumps(document, indent=2, allow_nan=False) + "\n")

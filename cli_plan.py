@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+
+from .cli_output import print_json
 
 
 def plan_command(
@@ -57,7 +57,7 @@ def plan_command(
     if plot is not None:
         search.plot_plan(found, plot)
     if as_json:
-        sys.stdout.write(json.dumps(found.document(), indent=2, allow_nan=False) + "\n")
+        print_json(found.document())
         return
     out = Console()
     out.print(search.render_plan(found))

@@ -81,15 +81,7 @@ def train_three(workload: PooledWorkload, other: Mechanism, folder: Path, *, pro
 
 def _search(recipe: Recipe, dimension: int, path: Path, console: Console) -> SearchResult:
     settings = recipe.settings()
-    problem = Problem(
-        epsilon=settings.epsilon,
-        delta=settings.delta,
-        steps=settings.steps,
-        sampling_rate=settings.sampling_rate,
-        dimension=dimension,
-        cost="variance",
-        adjacency=settings.adjacency,
-    )
+    problem = Problem(epsilon=settings.epsilon, cost="variance", **settings.question(dimension))
     result = search(problem, top=1)
     result.save(path.with_suffix(".json"))
     plot_densities(result, path.with_suffix(".png"))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import final
 
-from ..accounting import EpsilonInterval, Ledger, epsilon, rounded_up
+from ..accounting import EpsilonInterval, Ledger, Release, epsilon, rounded_up
 from ..mechanisms import Mechanism
 from .settings import PrivacySettings
 
@@ -14,14 +15,7 @@ def check_noise(settings: PrivacySettings, mechanism: Mechanism, dimension: int)
 
     Raises ValueError if its proven end exceeds `settings.epsilon`.
     """
-    interval = epsilon(
-        mechanism,
-        delta=settings.delta,
-        steps=settings.steps,
-        sampling_rate=settings.sampling_rate,
-        dimension=dimension,
-        adjacency=settings.adjacency,
-    )
+    interval = epsilon(mechanism, **settings.question(dimension))
     if not interval.upper <= settings.epsilon:
         raise ValueError(
             f"expected a noise with proven epsilon <= {settings.epsilon:g} (privacy.epsilon) over {settings.steps} "
@@ -29,6 +23,21 @@ def check_noise(settings: PrivacySettings, mechanism: Mechanism, dimension: int)
             "calibrate it for this run"
         )
     return interval
+
+
+def check_continues(ledger: Ledger, charged: int) -> None:
+    """Raise ValueError if `ledger` has fewer releases than were `charged` when the checkpoint was taken."""
+    if ledger.steps < charged:
+        raise ValueError(
+            f"the ledger {ledger.path or ''} is not that of this run: it has {ledger.steps} releases, the "
+            f"checkpoint was taken after {charged}; without its ledger a run cannot be continued"
+        )
+
+
+def check_same_kind(ledger: Ledger, release: Release) -> None:
+    """Raise ValueError if `ledger` holds releases of another kind than `release`."""
+    if any(dataclasses.replace(each, steps=1) != release for each in ledger.releases):
+        raise ValueError(f"the ledger {ledger.path} holds releases of another kind than this run's")
 
 
 @final

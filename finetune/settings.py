@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import pydantic
 from pydantic import ConfigDict, Field
@@ -29,3 +29,13 @@ class PrivacySettings(pydantic.BaseModel):
     """Constant that divides the noisy sum, such as the expected batch size."""
     adjacency: Literal["add_or_remove_one"] = ADD_OR_REMOVE_ONE  # type: ignore[assignment]
     """Neighbouring data sets differ by one record more or less."""
+
+    def question(self, dimension: float) -> dict[str, Any]:
+        """What `accounting.epsilon` and `calibrate` ask of all `steps`, beside the noise, for `dimension` numbers."""
+        return {
+            "delta": self.delta,
+            "steps": self.steps,
+            "sampling_rate": self.sampling_rate,
+            "dimension": dimension,
+            "adjacency": self.adjacency,
+        }

@@ -20,7 +20,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from ..accounting import EpsilonInterval, Ledger, rounded_up
 from ..mechanisms import Mechanism
 from ..mechanisms._json import read_json
-from .budget import Budget, check_noise
+from .budget import Budget, check_continues, check_noise, check_same_kind
 from .checkpoint import Checkpoint, check_fields, check_same
 from .layer_rules import Rules
 from .private import PrivateTraining, make_private
@@ -109,8 +109,7 @@ class PrivateRun:
             raise ValueError(
                 f"the model trains {self.training.dimension} parameters, the noise was checked for {self.dimension}"
             )
-        if any(dataclasses.replace(release, steps=1) != self.training.release for release in self.ledger.releases):
-            raise ValueError(f"the ledger {self.ledger.path} holds releases of another kind than this run's")
+        check_same_kind(self.ledger, self.training.release)
         if self._state is not None:
             self._load_generators(self.training, self._state["generators"])
         if not self.plan.seeded:
@@ -224,11 +223,7 @@ class PrivateRun:
                 "resume_from_checkpoint, or give another output_dir or ledger"
             )
         charged = 0 if self._state is None else max(self.done, self._state["charged"])
-        if self.ledger.steps < charged:
-            raise ValueError(
-                f"the ledger {self.ledger.path or ''} is not that of this run: it has {self.ledger.steps} releases, "
-                f"the checkpoint was taken after {charged}; without its ledger a run cannot be continued"
-            )
+        check_continues(self.ledger, charged)
 
 
 def _shown(spent: float, target: float) -> float:

@@ -1,8 +1,10 @@
-"""Reading JSON that may be damaged or hostile."""
+"""JSON: reading what may be damaged or hostile, writing whole or not at all."""
 
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -35,3 +37,19 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"the key {repeated!r} stands twice")
     return document
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write `document` whole or not at all: to a temporary file beside `path`, which is renamed over it."""
+    text = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    try:
+        with open(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise

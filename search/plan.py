@@ -26,7 +26,7 @@ import numpy as np
 from rich.table import Table
 
 from ..mechanisms import Mechanism, _validate
-from ._files import write_json
+from ..mechanisms._json import write_json
 from .exact import SearchError
 from .many import Refused, search_many
 from .problem import Problem

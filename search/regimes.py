@@ -20,7 +20,7 @@ import joblib
 from .. import __version__
 from ..accounting import calibrate
 from ..mechanisms import Gaussian, SphericalGamma, _validate
-from ._files import write_json
+from ..mechanisms._json import write_json
 from ._progress import track
 from .convex import convex_optimum
 from .families import PROPOSERS

@@ -15,7 +15,7 @@ from rich.table import Table
 
 from ..accounting import EpsilonInterval, rounded_down, rounded_up
 from ..mechanisms import Mechanism, from_spec, independent
-from ._files import write_json
+from ..mechanisms._json import write_json
 from .problem import Problem
 
 _LONGEST_LIST = 4  # numbers of a noise that a table shows

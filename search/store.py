@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, final
 
 from .. import __version__
-from ._files import write_json
+from ..mechanisms._json import write_json
 from .problem import Problem
 from .result import SearchEntry
 

@@ -10,7 +10,7 @@ from typing import Any, final
 from ... import __version__
 from ...accounting import Ledger
 from ...mechanisms import Mechanism, from_spec, independent
-from ...mechanisms._json import read_json, read_text
+from ...mechanisms._json import read_json, read_text, write_json
 from ..checkpoint import check_same
 from .files import recipe_from
 from .recipe import Recipe
@@ -49,9 +49,7 @@ class RunFolder:
             "recipe": recipe.model_dump(mode="json"),
             "mechanism": None if mechanism is None else mechanism.spec(),
         }
-        draft = self._document.with_suffix(".part")
-        draft.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        draft.replace(self._document)
+        write_json(self._document, document)
 
     def noise_of_interrupted(self, recipe: Recipe, mechanism: Mechanism | None) -> Mechanism:
         """The noise of the run to be continued.

@@ -25,39 +25,22 @@ def released_dimension(recipe: Recipe, trained: int) -> int:
     return recipe.training.directions if recipe.training.method == "zeroth_order" else trained
 
 
-def noise_for(recipe: Recipe, mechanism: Mechanism | None, dimension: int) -> Mechanism:
-    """`mechanism`, or the Gaussian calibrated for the recipe, in units of C.
+def noise_for(recipe: Recipe, mechanism: Mechanism | None, dimension: int) -> tuple[Mechanism, EpsilonInterval]:
+    """`mechanism`, or the Gaussian calibrated for the recipe, in units of C; and ε of the whole run with it.
 
     Raises ValueError if the proven ε of the run exceeds the recipe's target, or no bound is known in this dimension.
     """
     settings = recipe.settings()
-    chosen = mechanism or calibrate(
-        Gaussian(1.0),
-        epsilon=settings.epsilon,
-        delta=settings.delta,
-        steps=settings.steps,
-        sampling_rate=settings.sampling_rate,
-        dimension=dimension,
-        adjacency=settings.adjacency,
-    )
-    budget.check_noise(settings, chosen, dimension)
-    return chosen
+    chosen = mechanism or calibrate(Gaussian(1.0), epsilon=settings.epsilon, **settings.question(dimension))
+    return chosen, budget.check_noise(settings, chosen, dimension)
 
 
 def opinions(settings: PrivacySettings, mechanism: Mechanism, dimension: int, steps: int) -> list[Opinion]:
     """ε after `steps` releases by every accountant. `best` is the guarantee; `cf` estimates its error, unproven."""
-    found = []
+    found, question = [], {**settings.question(dimension), "steps": steps}
     for accountant in ACCOUNTANTS:
         try:
-            interval = epsilon(
-                mechanism,
-                delta=settings.delta,
-                steps=steps,
-                sampling_rate=settings.sampling_rate,
-                dimension=dimension,
-                adjacency=settings.adjacency,
-                accountant=accountant,
-            )
+            interval = epsilon(mechanism, **question, accountant=accountant)
             found.append(Opinion(accountant, interval, None))
         except ValueError as error:
             found.append(Opinion(accountant, None, str(error)))

@@ -12,6 +12,7 @@ import torch
 
 from ... import __version__
 from ...accounting import rounded_down, rounded_up
+from ...mechanisms._json import write_json
 from .noise import Opinion, opinions
 from .outcome import RunResult
 from .plots import plot_metrics
@@ -35,12 +36,12 @@ _NO_PRIVACY = "NO PRIVACY: trained with neither clipping nor noise, as a yardsti
 def write_report(result: RunResult, protected_unit: str, folder: Path) -> None:
     """Write report.json, report.md and, where there is a history, metrics.png into `folder`."""
     document = report(result, protected_unit)
-    (folder / "report.json").write_text(json.dumps(document, indent=2, allow_nan=False) + "\n", encoding="utf-8")
     plots = plot_metrics(result, folder / "metrics.png")
     text = markdown(document, result.recipe, plots)
     (folder / "report.md").write_text(text, encoding="utf-8")
     if result.recipe.runtime.save_model:
         (folder / "model" / "README.md").write_text(_without_pictures(text), encoding="utf-8")
+    write_json(folder / "report.json", document)  # last and whole: where it is, the run is finished
 
 
 def _without_pictures(text: str) -> str:

@@ -60,13 +60,13 @@ def run_recipe(
     begin = time.perf_counter()
     workload = workload or build(recipe)
     dimension = released_dimension(recipe, workload.dimension)
-    mechanism = noise_for(recipe, mechanism, dimension)
+    mechanism, planned = noise_for(recipe, mechanism, dimension)
     _prepare(workload, progress)
     if resume:
         folder.check_data(data_digest(workload))
     else:
         folder.begin(recipe, mechanism, data_digest(workload))
-    training = _train(workload, mechanism, folder, resume=resume, progress=progress)
+    training = _train(workload, mechanism, planned, folder, resume=resume, progress=progress)
     interval = Ledger(folder.ledger).epsilon(delta=recipe.privacy.delta)
     _LOG.info("ε <= %s at δ = %r", rounded_up(interval.upper), recipe.privacy.delta)
     return _finish(workload, mechanism, interval, training, folder, begin)
@@ -104,13 +104,21 @@ def _evaluate(workload: Workload, split: str) -> dict[str, float]:
 
 
 def _prepare(workload: Workload, progress: bool) -> None:
-    if not hasattr(workload, "rows"):
+    if workload.rows is None:
         workload.prepare(progress=progress)
 
 
-def _train(workload: Workload, mechanism: Mechanism, folder: RunFolder, *, resume: bool, progress: bool) -> Training:
+def _train(
+    workload: Workload,
+    mechanism: Mechanism,
+    planned: EpsilonInterval,
+    folder: RunFolder,
+    *,
+    resume: bool,
+    progress: bool,
+) -> Training:
     if workload.recipe.training.method == "zeroth_order":
-        return train_by_forward_passes(workload, mechanism, folder, resume=resume, progress=progress)
+        return train_by_forward_passes(workload, mechanism, planned, folder, resume=resume, progress=progress)
     from .first_order import train_privately  # needs accelerate
 
     return train_privately(workload, mechanism, folder, resume=resume, progress=progress)

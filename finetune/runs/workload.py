@@ -31,7 +31,7 @@ class Workload(abc.ABC):
     long. The model is trained in place."""
 
     model: nn.Module
-    rows: Any
+    rows: Any = None
     """The training rows, once prepared: a length, and rows by index."""
 
     def __init__(self, recipe: Recipe, task: Task, splits: Splits[Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 from typing import Any, final
@@ -10,9 +9,9 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from ...accounting import Ledger
+from ...accounting import EpsilonInterval, Ledger
 from ...mechanisms import Mechanism
-from ..budget import Budget, check_noise
+from ..budget import Budget, check_continues, check_same_kind
 from ..checkpoint import Checkpoint, check_fields
 from ..progress import progress_bar
 from ..trainer_rows import length_of
@@ -27,13 +26,21 @@ _LOG = logging.getLogger(__name__)
 
 
 def train_by_forward_passes(
-    workload: Workload, mechanism: Mechanism, folder: RunFolder, *, resume: bool, progress: bool
+    workload: Workload,
+    mechanism: Mechanism,
+    planned: EpsilonInterval,
+    folder: RunFolder,
+    *,
+    resume: bool,
+    progress: bool,
 ) -> Training:
     """Train for the recipe's steps, or until one more would exceed its ε; see `make_zeroth_order`.
 
+    `planned` is ε of all steps with this noise.
+
     Raises ValueError: a checkpoint or ledger that is not of this run.
     """
-    run = _ForwardRun(workload, mechanism, folder, resume=resume)
+    run = _ForwardRun(workload, mechanism, planned, folder, resume=resume)
     with progress_bar("private steps", shown=progress) as update:
         run.go(update)
     return Training(tuple(run.history), run.training.ledger.steps, run.stopped)
@@ -43,16 +50,17 @@ def train_by_forward_passes(
 class _ForwardRun:
     """The loop, its evaluations, its checkpoints."""
 
-    def __init__(self, workload: Workload, mechanism: Mechanism, folder: RunFolder, *, resume: bool) -> None:
+    def __init__(
+        self, workload: Workload, mechanism: Mechanism, planned: EpsilonInterval, folder: RunFolder, *, resume: bool
+    ) -> None:
         self.workload, self.recipe = workload, workload.recipe
         self.checkpoint = Checkpoint(folder.private / "steps")
         self.device = _device(self.recipe.runtime.device)
         self.model = workload.model.to(self.device).eval()  # dropout would have to be the same in both passes: off
         folder.path.mkdir(parents=True, exist_ok=True)
         self.training = self._make(mechanism, Ledger(folder.ledger))
-        settings = self.recipe.settings()
-        planned = check_noise(settings, mechanism, self.recipe.training.directions)
-        self.budget = Budget(settings, planned, self.training.ledger)
+        check_same_kind(self.training.ledger, self.training.release)
+        self.budget = Budget(self.recipe.settings(), planned, self.training.ledger)
         self.history: list[dict[str, Any]] = []
         self.done, self.stopped = 0, False
         self.lengths = torch.tensor([length_of(row) for row in workload.rows])
@@ -141,13 +149,8 @@ class _ForwardRun:
             for parameter, value in parameters:
                 parameter.copy_(value)
         self.done, self.history = state["step"], state["history"]
-        ledger, charged = self.training.ledger, max(state["step"], state["charged"])
-        kinds = {dataclasses.replace(release, steps=1) for release in ledger.releases}
-        if ledger.steps < charged or (self.done and kinds != {self.training.release}):
-            raise ValueError(
-                f"the ledger {ledger.path} is not that of this run: it has {ledger.steps} releases, the checkpoint was "
-                f"taken after {charged}; without its ledger a run cannot be continued"
-            )
+        ledger = self.training.ledger
+        check_continues(ledger, max(state["step"], state["charged"]))
         _LOG.warning("resumed at step %d; %d steps are taken and charged again", self.done, ledger.steps - self.done)
 
     def _restored_parameters(self, trained: dict[str, Any]) -> list[tuple[nn.Parameter, Tensor]]:
