@@ -181,6 +181,11 @@ def _polished(excess: Callable[[float], float], rough: float, resolution: float)
     """The root near `rough`, rounded up by the resolution."""
     low, high, reach = rough - 0.01, rough + 0.002, 0.01
     while excess(high) > 0:
+        if high - rough > math.log(_LARGEST_FACTOR):
+            raise ValueError(
+                "no noise of this shape is proven to meet the target within a factor of 1e100 of the estimate: "
+                "delta is below what the accountant resolves; take a larger delta"
+            )
         low, high, reach = high, high + reach, 2 * reach
     while excess(low) <= 0:
         low, high, reach = low - reach, low, 2 * reach

@@ -97,3 +97,15 @@ def test_bad_arguments(change, message):
     arguments = {"mechanism": "gaussian", "epsilon": 1.0, "delta": 1e-5, **change}
     with pytest.raises(ValueError, match=message):
         calibrate(arguments.pop("mechanism"), **arguments)
+
+
+@pytest.mark.parametrize("delta", [1e-307, 1e-320, 5e-324])
+def test_a_delta_that_no_bound_resolves_is_refused_by_name(delta):
+    """Rounding alone is then more than δ, whatever the noise: an error, neither a noise nor a search without end."""
+    with pytest.raises(ValueError, match=r"delta is below what the accountant resolves|no noise of this shape"):
+        calibrate("gaussian", epsilon=3.0, delta=delta, steps=4, sampling_rate=0.3)
+
+
+def test_a_tiny_delta_is_met():
+    noise = calibrate("gaussian", epsilon=3.0, delta=1e-300, steps=4, sampling_rate=0.3)
+    assert epsilon(noise, delta=1e-300, steps=4, sampling_rate=0.3).upper <= 3.0
