@@ -237,6 +237,7 @@ def map_command(
     _write(output / "map.json", json.dumps(found.document(), indent=1, allow_nan=False) + "\n")
     for suffix in ("png", "svg"):
         plot_regimes(found, output / f"map.{suffix}")
+        plot_regimes(found, output / f"best.{suffix}", by_family=False)
     write_html(found, output / "map.html")
     table = Table("d \\ T", *(f"{t:g}" for t in found.steps), title="least cost over the Gaussian's, and whose")
     for d, row in zip(found.dimensions, found.cells, strict=True):

@@ -47,7 +47,10 @@ Sampler = Callable[[tuple[int, ...]], "torch.Tensor | Array"]
 
 SHUFFLED = "shuffled"
 BATCHES = (POISSON, FIXED_SIZE, SHUFFLED)
-CONSISTENT, CONTRADICTION = "consistent", "CONTRADICTION"
+CONSISTENT = "consistent"
+"""Verdict of a game that shows no more than is allowed."""
+CONTRADICTION = "CONTRADICTION"
+"""Verdict of a game that shows more than is allowed: noise, claim or proof is wrong."""
 
 _WIDEST = 1000  # coordinates that a direction spreads over
 _CHUNK = 2**21  # noise coordinates drawn at a time

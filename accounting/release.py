@@ -8,14 +8,21 @@ import math
 from ..mechanisms import Mechanism, Noise, SphericalGamma, _validate
 
 ADD_OR_REMOVE_ONE = "add_or_remove_one"
+"""Neighbours: one record is there or not; a shift of C."""
 REPLACE_ONE = "replace_one"
+"""Neighbours: one record becomes another; a shift of 2C."""
 REPLACE_SPECIAL = "replace_special"
+"""Neighbours: one record becomes a zero contribution; a shift of C."""
 _MOST_STEPS = 10**18
 ADJACENCIES = (ADD_OR_REMOVE_ONE, REPLACE_ONE, REPLACE_SPECIAL)
+"""The relations of neighbours that `Release` knows."""
 
 POISSON = "poisson"
+"""Every record is tossed alone, anew for each release."""
 FIXED_SIZE = "fixed_size"
+"""A uniform subset of fixed size, drawn anew for each release."""
 SAMPLINGS = (POISSON, FIXED_SIZE)
+"""The ways of drawing batches that `Release` knows."""
 _UNAMPLIFIED = ("shuffled", "shuffle", "balls_in_bins", "partition", "epochs")
 
 

@@ -123,8 +123,8 @@ def tradeoff_from_profile(
         type_i_error: probabilities in [0, 1].
         epsilon: increasing values >= 0; the last may be `inf`, where δ is the mass of outputs that only one neighbour
             can produce.
-        delta_upper, delta_lower: bounds of δ at each ε, for both orders of every pair of neighbours. Without
-            `delta_lower` (0), `upper` says little.
+        delta_upper: bounds of δ from above at each ε, for both orders of every pair of neighbours.
+        delta_lower: the same from below. Without it (0), `upper` says little.
     """
     errors = _probabilities("type_i_error", type_i_error)
     grid = _grid(epsilon)

@@ -58,8 +58,10 @@ class PrivateTrainer(Trainer):
         args: as for `Trainer`. `per_device_train_batch_size` is the *microbatch*: it decides memory, not the result.
             The length of the run is `privacy.steps`; `epoch` counts steps times the sampling rate. What would break the
             guarantee, or act on the batch instead of the example, is refused by name.
-        data_collator, train_dataset, eval_dataset: as for `Trainer`; the training data have a length and rows by index.
-            A collator with a `per_example_loss` gets every column but text, else the columns that the model takes.
+        data_collator: as for `Trainer`. With a `per_example_loss` it gets every column but text, else the columns that
+            the model takes.
+        train_dataset: as for `Trainer`; it has a length and rows by index.
+        eval_dataset: as for `Trainer`.
         mechanism: noise in units of the clipping norm, calibrated for `privacy`.
         privacy: what the guarantee depends on, chosen before seeing the data. `divisor` divides the noisy sum.
         per_example_loss: (model, batch) to losses (B,), each a function of its own example alone. None derives it:
@@ -72,7 +74,8 @@ class PrivateTrainer(Trainer):
             training begins anew, with these releases charged as well.
         log_training_loss: leave False. The training loss is a number about the private batch without any noise, and
             logs travel with checkpoints and model cards. True logs it as `loss`.
-        rules, fallback: see `make_private`.
+        rules: see `make_private`.
+        fallback: see `make_private`.
         more: further arguments of `Trainer`: `processing_class`, `compute_metrics`, `callbacks`, `optimizers` …
 
     Raises:
@@ -164,7 +167,9 @@ class PrivateTrainer(Trainer):
             resume_from_checkpoint: a checkpoint folder, or True for the last whole one in `args.output_dir`. The
                 ledger goes on: steps that were taken after the checkpoint are taken again *and charged again*, so such
                 a run may stop early. A private run draws fresh randomness; a seeded one repeats its own.
-            trial, ignore_keys_for_eval, more: as for `Trainer.train`.
+            trial: as for `Trainer.train`.
+            ignore_keys_for_eval: as for `Trainer.train`.
+            more: as for `Trainer.train`.
 
         Returns:
             As `Trainer.train`; `metrics` has `epsilon`, and `stopped_at_budget` where that is why it ended.

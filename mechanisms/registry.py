@@ -41,6 +41,7 @@ FAMILIES: dict[str, type[Mechanism]] = {
 """Noise drawn independently per coordinate, by name."""
 
 Noise = Mechanism | SphericalGamma
+"""Any noise: independent per coordinate, or spherical."""
 _ALL: dict[str, type[Noise]] = {**FAMILIES, SphericalGamma.family: SphericalGamma}
 
 

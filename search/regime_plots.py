@@ -17,12 +17,12 @@ _COLOURS = "RdBu_r"  # blue where other noise wins, red where it loses
 _SHORT = {"gamma_laplace": "Γ-Laplace", "l2_mechanism": "ℓ2", "generalised_gaussian": "gen. Gaussian"}
 
 
-def plot_regimes(regimes: RegimeMap, path: str | Path | None = None) -> Figure:
-    """One panel for the best noise and one for each family; colours are log2 of the cost over the Gaussian's.
+def plot_regimes(regimes: RegimeMap, path: str | Path | None = None, *, by_family: bool = True) -> Figure:
+    """One panel for the best noise and, `by_family`, one for each family; colours: log2 of the cost over the Gaussian's.
 
     Saved to `path` if given (the suffix chooses the format).
     """
-    names: list[str | None] = [None, *regimes.families]
+    names: list[str | None] = [None, *(regimes.families if by_family else ())]
     columns = min(len(names), 3)
     rows = math.ceil(len(names) / columns)
     size = (max(len(regimes.steps) * 0.75 + 1.4, 3.4) * columns, (len(regimes.dimensions) * 0.5 + 1.2) * rows + 0.5)
