@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import sys
@@ -28,11 +29,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 reproduce = typer.Typer(help="Published claims, computed again.", no_args_is_help=True)
-app.add_typer(reproduce, name="reproduce")
-app.command("check")(check_command)
-app.command("plan")(plan_command)
-app.command("finetune")(finetune)
 _out = Console()
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        _out.print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    pass
+
 
 # ---- options shared by several commands ----------------------------------------------------------------------------
 
@@ -202,6 +215,11 @@ def search(
         _out.print(f"note: {note}", highlight=False)
 
 
+app.command("plan")(plan_command)
+app.command("finetune")(finetune)
+app.command("check")(check_command)
+
+
 @app.command("map")
 def map_command(
     epsilon: Epsilon,
@@ -225,6 +243,8 @@ def map_command(
     from .search import Problem, regimes
     from .search.regime_plots import plot_regimes, write_html
 
+    interactive = importlib.util.find_spec("plotly") is not None
+
     found = regimes.regime_map(
         Problem(epsilon, delta, 1, sampling_rate, 1, cost),
         steps=steps or [1, 10, 100, 1000],
@@ -238,12 +258,15 @@ def map_command(
     for suffix in ("png", "svg"):
         plot_regimes(found, output / f"map.{suffix}")
         plot_regimes(found, output / f"best.{suffix}", by_family=False)
-    write_html(found, output / "map.html")
+    if interactive:
+        write_html(found, output / "map.html")
     table = Table("d \\ T", *(f"{t:g}" for t in found.steps), title="least cost over the Gaussian's, and whose")
     for d, row in zip(found.dimensions, found.cells, strict=True):
         table.add_row(f"{d:g}", *(f"{cell.best[1]:.4g} {cell.best[0]}" for cell in row))
     _out.print(table)
     _out.print(f"pictures and cells: {output}", highlight=False)
+    if not interactive:
+        _out.print("no map.html: it needs plotly, pip install 'optnoise[plots]'", highlight=False, markup=False)
 
 
 @app.command()
@@ -296,6 +319,9 @@ def reproduce_laplace_mixing(
     for value, result in results.items():
         ends = f"[{rounded_down(result.ratio[0])}, {rounded_up(result.ratio[1])}]"
         _out.print(f"| {value:g} | {ends} | {result.staircase / result.laplace:.5g} |", highlight=False, markup=False)
+
+
+app.add_typer(reproduce, name="reproduce")
 
 
 @app.command()
@@ -415,7 +441,8 @@ def main(arguments: list[str] | None = None) -> None:
         message = _usage_message(error)
         if message is None:
             raise
-        sys.stderr.write(f"optnoise: {message}\n")
+        if message:  # none where a command without arguments has shown its help
+            sys.stderr.write(f"optnoise: {message}\n")
         raise SystemExit(2) from None
     raise SystemExit(code if isinstance(code, int) else 0)
 

@@ -95,7 +95,7 @@ def _shape(mechanism: Noise | str) -> Any:
         return _SHORTHANDS[mechanism]()
     raise ValueError(
         f"expected mechanism to be a Mechanism or one of {', '.join(_SHORTHANDS)} (families with one parameter), "
-        f"got mechanism={mechanism!r}"
+        f"got mechanism={mechanism!r}; give the parameters of any other family: it is scaled as it stands"
     )
 
 

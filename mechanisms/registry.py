@@ -115,9 +115,15 @@ def parse(text: str) -> Noise:
     if _is_file(text):
         return load(text)
     if name in _ALL:
-        keys = ",".join(f"{key}=…" for key in _field_names(_ALL[name]))
-        raise ValueError(f"expected parameters after the family, got {text!r}; write {name}:{keys}")
+        raise ValueError(f"expected parameters after the family, got {text!r}; write {_pattern(name)}")
+    if not colon and name.endswith(".json"):
+        raise ValueError(f"expected a noise file, got {text!r}: there is no such file in {str(Path.cwd())!r}")
     raise ValueError(f"expected a noise file or FAMILY:KEY=VALUE,… with FAMILY one of {', '.join(_ALL)}; got {text!r}")
+
+
+def _pattern(name: str) -> str:
+    """The text form of a family."""
+    return f"{name}:" + ",".join(f"{key}=…" for key in _field_names(_ALL[name]))
 
 
 def _is_file(text: str) -> bool:
@@ -181,7 +187,8 @@ def _read_arguments(text: str, arguments: str, lists: set[str]) -> dict[str, Any
     for item in arguments.split(","):
         key, equals, value = (part.strip() for part in item.partition("="))
         if not equals:
-            raise ValueError(f"expected KEY=VALUE, got {item!r} in {text!r}")
+            pattern = _pattern(text.partition(":")[0])
+            raise ValueError(f"expected KEY=VALUE, got {item!r} in {text!r}; write {pattern}")
         if key in values:
             raise ValueError(f"the parameter {key!r} stands twice in {text!r}")
         if key in lists:

@@ -18,7 +18,7 @@ _SHORT = {"gamma_laplace": "Γ-Laplace", "l2_mechanism": "ℓ2", "generalised_ga
 
 
 def plot_regimes(regimes: RegimeMap, path: str | Path | None = None, *, by_family: bool = True) -> Figure:
-    """One panel for the best noise and, `by_family`, one for each family; colours: log2 of the cost over the Gaussian's.
+    """One panel for the best noise and, `by_family`, one for each family; colours: log2 of cost over the Gaussian's.
 
     Saved to `path` if given (the suffix chooses the format).
     """

@@ -96,7 +96,8 @@ def test_search_prints_results_best_first_and_saves_them(run, tmp_path):
         (["account", "laplace:scale=1", "--delta", "1e-5"], "expected a dimension for laplace"),
         (["account", "laplace:scale=1", "--delta", "1e-5", "--dimension", "many"], "dimension='many'"),
         (["account", "laplace:scale=1", "--delta", "1e-5", "--dimension", "0"], "dimension >= 1"),
-        (["account", "missing.json", "--delta", "1e-5"], "noise file"),
+        (["account", "missing.json", "--delta", "1e-5"], "there is no such file"),
+        (["account", "gaussian:1", "--delta", "1e-5"], "write gaussian:noise_multiplier=…"),
         (["account", "gaussian:sigma=1", "--delta", "1e-5", "--accountant", "clt"], "accountant"),
         (["calibrate", "gaussian", "--epsilon", "-1", "--delta", "1e-5"], "epsilon >= 0"),
         (["calibrate", "lmo", "--epsilon", "1", "--delta", "1e-5"], "got mechanism='lmo'"),
@@ -113,6 +114,28 @@ def test_errors_are_one_line_and_exit_code_two(run, arguments, message):
     assert err.count("\n") == 1
     assert err.startswith("optnoise: ")
     assert message in err
+
+
+def test_without_arguments_the_help_is_all_that_is_printed(run):
+    code, out, err = run()
+    assert code == 2
+    assert "account" in out + err
+    assert "optnoise: \n" not in err
+
+
+def test_the_version_is_an_option_too(run):
+    assert run("--version") == run("version")
+
+
+def test_the_map_says_at_its_end_what_it_lacks(run, tmp_path, monkeypatch):
+    """Without plotly there is no interactive page, and no work is lost."""
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    budget = ["--epsilon", 1, "--delta", "1e-5", "--steps", 1, "--dimension", 1, "--family", "laplace"]
+    code, out, _ = run("map", *budget, "--quiet", "-o", tmp_path / "map")
+    assert code == 0
+    assert "optnoise[plots]" in out
+    assert (tmp_path / "map" / "best.svg").is_file()
+    assert not (tmp_path / "map" / "map.html").exists()
 
 
 def test_unwritable_output_is_refused_before_the_search(run, tmp_path):

@@ -99,5 +99,7 @@ def test_command(tmp_path):
     options = ["--steps", "1", "--dimension", "1", "--family", "laplace", "--quiet", "-o", str(tmp_path / "out")]
     result = CliRunner().invoke(app, ["map", "--epsilon", "3", "--delta", "1e-5", *options])
     assert result.exit_code == 0, result.output
-    assert {"map.json", "map.png", "map.svg", "map.html"} <= {path.name for path in (tmp_path / "out").iterdir()}
+    assert {"map.json", "map.png", "map.svg", "map.html", "best.png", "best.svg"} <= {
+        path.name for path in (tmp_path / "out").iterdir()
+    }
     assert "laplace" in result.output
