@@ -12,15 +12,17 @@ ROOMS = ("mechanisms", "accounting", "search", "finetune")
 log = logging.getLogger("mkdocs.plugins.optnoise")
 
 
-def on_config(config: Any) -> Any:
-    """Lay links to the rooms under build/api: the root holds more (tests, `.venv`), which is not read there."""
+def on_startup(**_: Any) -> None:
+    """Lay links to the rooms under build/api: the root holds more (tests, `.venv`), which is not read there.
+
+    Before any plugin is configured: the one that reads the package drops paths that do not exist by then.
+    """
     package = ROOT / "build" / "api" / "optnoise"
     package.mkdir(parents=True, exist_ok=True)
     for name in ("__init__.py", *ROOMS):
         link = package / name
         link.unlink(missing_ok=True)
         link.symlink_to(ROOT / name, target_is_directory=name in ROOMS)
-    return config
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
