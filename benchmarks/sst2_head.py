@@ -173,7 +173,7 @@ def main() -> None:
     for target, delta in itertools.product(arguments.epsilon, arguments.delta):
         known: dict[str, dict[str, Any]] = {}  # where the search ends at the Gaussian, it is trained with once
         for name, mechanism in noises(arguments, dimension, target, delta).items():
-            spec = json.dumps(mechanism.spec)
+            spec = json.dumps(mechanism.spec())
             if spec not in known:
                 known[spec] = measured(features, labels, mechanism, target, delta, arguments)
             results.append({"noise": name, **known[spec]})
