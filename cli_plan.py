@@ -88,9 +88,9 @@ def plan_command(
 
 def _zeroth_options(method: str, **given: Any) -> dict[str, Any] | None:
     """The options of `plan_zeroth_order` that were given; None for first-order, where none may be."""
-    chosen = {name: value for name, value in given.items() if value}
+    chosen = {name: value for name, value in given.items() if value not in (None, [])}
     if method == "zeroth-order":
-        return {name: value for name, value in given.items() if value is not None}
+        return chosen
     if method != "first-order":
         raise ValueError(f"expected method to be first-order or zeroth-order, got method={method!r}")
     if chosen:

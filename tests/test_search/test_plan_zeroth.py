@@ -113,7 +113,7 @@ def test_finetune_takes_the_printed_line(capsys, tmp_path):
     source.mkdir(), data.mkdir()
     tiny_runs.save_model(source, "bert", "mean_pooled")
     words = [word.replace("RECIPE", "cpu-minilm-sst2-zeroth") for word in shlex.split(line)[1:]]
-    tiny = [f"model.source={source}", f"task.path={tiny_runs.labelled(data)}", "task.hub=", "model.max_length=32"]
+    tiny = [f"model.source={source}", f"task.path={tiny_runs.labelled(data)}", "model.max_length=32"]
     code, out, err = run(capsys, *words, *(word for text in tiny for word in ("--set", text)), "--check", "--json")
     assert code == 0, err
 
