@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -23,6 +23,14 @@ def plan_command(
     least_steps: Annotated[int, typer.Option(help="Least number of steps.")] = 1,
     largest_batch: Annotated[int | None, typer.Option(help="Largest expected batch size.")] = None,
     batch_size: Annotated[list[int] | None, typer.Option(help="Batch size to try; repeat. Default: a grid.")] = None,
+    method: Annotated[str, typer.Option(help="first-order or zeroth-order.")] = "first-order",
+    directions: Annotated[list[int] | None, typer.Option(help="Zeroth order: joint directions; repeat.")] = None,
+    trainable: Annotated[int | None, typer.Option(help="Zeroth order: number of trainable parameters.")] = None,
+    signal: Annotated[float | None, typer.Option(help="Zeroth order: |g|/S at the start, assumed; 0.1.")] = None,
+    clip: Annotated[float | None, typer.Option(help="Zeroth order: C/S; default: the best.")] = None,
+    rms_slope: Annotated[
+        float | None, typer.Option(help="Zeroth order: S, root mean square slope, assumed or of public data.")
+    ] = None,
     jobs: Annotated[int | None, typer.Option(help="Processes.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Folder that keeps finished parts.")] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan; also a noise file.")] = None,
@@ -38,34 +46,57 @@ def plan_command(
     for path in (output, plot):
         if path is not None and not path.parent.is_dir():
             raise ValueError(f"expected the folder of {str(path)!r} to exist; create it first")
-    found = search.plan(
-        records=records,
-        examples=examples if examples is not None else _examples(epochs, records),
-        epsilon=epsilon,
-        delta=delta,
-        dimension=math.inf if dimension.strip().lower() in ("inf", "infinity") else float(dimension),
-        families=tuple(family) if family else None,
-        least_steps=least_steps,
-        largest_batch=largest_batch,
-        batch_sizes=batch_size,
-        n_jobs=jobs,
-        progress=not (quiet or as_json),
-        resume=resume,
+    zeroth = _zeroth_options(
+        method, directions=directions, trainable=trainable, signal=signal, clip=clip, rms_slope=rms_slope
     )
+    common = {
+        "records": records,
+        "examples": examples if examples is not None else _examples(epochs, records),
+        "epsilon": epsilon,
+        "delta": delta,
+        "families": tuple(family) if family else None,
+        "least_steps": least_steps,
+        "largest_batch": largest_batch,
+        "batch_sizes": batch_size,
+        "n_jobs": jobs,
+        "progress": not (quiet or as_json),
+        "resume": resume,
+    }
+    if zeroth is None:
+        every = dimension.strip().lower() in ("inf", "infinity")
+        found = search.plan(**common, dimension=math.inf if every else float(dimension))
+    elif plot is not None or dimension != "inf":
+        raise ValueError("leave --plot and --dimension out with --method zeroth-order: --directions says the dimension")
+    else:
+        found = search.plan_zeroth_order(**common, **zeroth)
     if output is not None:
         found.save(output)
-    if plot is not None:
+    if plot is not None and isinstance(found, search.Plan):
         search.plot_plan(found, plot)
     if as_json:
         print_json(found.document())
         return
     out = Console()
-    out.print(search.render_plan(found))
-    noise = output or "NOISE.json"
-    settings = " ".join(f"--set {text}" for text in found.overrides())
-    out.print(f"optnoise finetune RECIPE --noise {noise} {settings}", highlight=False, soft_wrap=True)
+    ordinary = isinstance(found, search.Plan)
+    out.print(search.render_plan(found) if ordinary else search.render_zeroth_plan(found))
+    words = [f"--noise {output or 'NOISE.json'}", *([] if ordinary else ["--method zeroth-order"])]
+    words += [f"--set {text}" for text in found.overrides()]
+    out.print(f"optnoise finetune RECIPE {' '.join(words)}", highlight=False, soft_wrap=True)
     for reason in found.refused:
         out.print(f"note: {reason}", highlight=False)
+
+
+def _zeroth_options(method: str, **given: Any) -> dict[str, Any] | None:
+    """The options of `plan_zeroth_order` that were given; None for first-order, where none may be."""
+    chosen = {name: value for name, value in given.items() if value not in (None, [])}
+    if method == "zeroth-order":
+        return chosen
+    if method != "first-order":
+        raise ValueError(f"expected method to be first-order or zeroth-order, got method={method!r}")
+    if chosen:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in chosen)
+        raise ValueError(f"{names} goes with --method zeroth-order")
+    return None
 
 
 def _examples(epochs: float | None, records: int) -> int:

@@ -10,6 +10,7 @@ from .marginal import MarginalSweep, marginal_sweep
 from .parametric import NoFiniteCost, ParametricFamily, ShapeParameter
 from .plan import Plan, PlanRow, plan, render_plan
 from .plan_plots import plot_plan
+from .plan_zeroth import ZerothPlan, ZerothRow, plan_zeroth_order, render_zeroth_plan
 from .plots import plot_densities
 from .problem import Problem
 from .published import PublishedSweep, laplace_below, least_conversion, published_sweep
@@ -48,6 +49,8 @@ __all__ = [
     "SearchError",
     "SearchResult",
     "ShapeParameter",
+    "ZerothPlan",
+    "ZerothRow",
     "best_laplace_mixture",
     "convex_optimum",
     "laplace_below",
@@ -55,6 +58,7 @@ __all__ = [
     "marginal_sweep",
     "mixture_of",
     "plan",
+    "plan_zeroth_order",
     "plot_densities",
     "plot_plan",
     "published_rows",
@@ -66,6 +70,7 @@ __all__ = [
     "render",
     "render_plan",
     "render_rows",
+    "render_zeroth_plan",
     "search",
     "search_many",
     "with_optimum",

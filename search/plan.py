@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -180,28 +180,28 @@ def plan(
     records = _validate.integer("records", records, minimum=1)
     examples = _validate.integer("examples", examples, minimum=1)
     least_steps = _validate.integer("least_steps", least_steps, minimum=1)
+    most = largest_of(records, examples, least_steps, largest_batch)
+    asked = Problem(epsilon, delta, 1, 1.0, dimension, "variance")
+    families = families or (SCALAR if asked.dimension == 1 else FIRST_ORDER)
+    work = Work(asked, records, examples, families, n_jobs, progress, resume)
+    if batch_sizes is not None:
+        rows, refused = work.rows([fitting(size, most) for size in batch_sizes])
+        return work.plan(rows, refused)
+    rows, refused = work.refined(geometric(max(1.0, most / 1000), most, _GRID), lambda row: row.effective_noise)
+    return work.plan(rows, refused)
+
+
+def largest_of(records: int, examples: int, least_steps: int, largest_batch: int | None) -> int:
+    """The largest batch size that the limits of `plan` leave, or a ValueError; whole numbers >= 1 but for the last."""
     most = records if largest_batch is None else _validate.integer("largest_batch", largest_batch, minimum=1)
     most = min(most, records, examples // least_steps)
     if most < 1:
         raise ValueError(f"expected examples >= least_steps, got examples={examples} and least_steps={least_steps}")
-    asked = Problem(epsilon, delta, 1, 1.0, dimension, "variance")
-    families = families or (SCALAR if asked.dimension == 1 else FIRST_ORDER)
-    work = _Work(asked, records, examples, families, n_jobs, progress, resume)
-    if batch_sizes is not None:
-        rows, refused = work.rows([_fitting(size, most) for size in batch_sizes])
-        return work.plan(rows, refused)
-    sizes = _geometric(max(1.0, most / 1000), most, _GRID)
-    rows, refused = work.rows(sizes)
-    if rows:
-        best = min(rows, key=lambda row: row.effective_noise).batch_size
-        i = sizes.index(best)
-        around = _geometric(sizes[max(i - 1, 0)], sizes[min(i + 1, len(sizes) - 1)], _REFINED)
-        more, more_refused = work.rows([size for size in around if size not in sizes])
-        rows, refused = rows + more, refused + more_refused
-    return work.plan(rows, refused)
+    return most
 
 
-def _fitting(size: int, most: int) -> int:
+def fitting(size: int, most: int) -> int:
+    """`size` if it is a batch size within the limits of `plan`, or a ValueError."""
     size = _validate.integer("batch size", size, minimum=1)
     if size > most:
         raise ValueError(
@@ -210,12 +210,15 @@ def _fitting(size: int, most: int) -> int:
     return size
 
 
-def _geometric(low: float, high: float, count: int) -> list[int]:
+def geometric(low: float, high: float, count: int) -> list[int]:
+    """At most `count` whole numbers, increasing, evenly spread over the logarithms."""
     return sorted({round(size) for size in np.geomspace(low, high, count)})
 
 
 @dataclasses.dataclass(frozen=True)
-class _Work:
+class Work:
+    """What a plan computes for batch sizes: the least noise for `asked` (its T and q set by the size)."""
+
     asked: Problem
     records: int
     examples: int
@@ -249,6 +252,16 @@ class _Work:
             else:
                 rows.append(PlanRow(size, result.problem.steps, result.problem.sampling_rate, result.best))
         return rows, refused
+
+    def refined(self, sizes: list[int], value: Callable[[PlanRow], float]) -> tuple[list[PlanRow], list[str]]:
+        """Rows of a grid and of a finer one around the row of the least `value`; and what was refused."""
+        rows, refused = self.rows(sizes)
+        if not rows:
+            return rows, refused
+        i = sizes.index(min(rows, key=value).batch_size)
+        around = geometric(sizes[max(i - 1, 0)], sizes[min(i + 1, len(sizes) - 1)], _REFINED)
+        more, more_refused = self.rows([size for size in around if size not in sizes])
+        return rows + more, refused + more_refused
 
     def plan(self, rows: list[PlanRow], refused: list[str]) -> Plan:
         if not rows:
