@@ -71,7 +71,8 @@ def test_the_best_clip_is_the_best_of_a_grid(noise, batch, rate, directions):
     assert slope_error(chosen, **question).total <= least * (1 + 1e-9)
     for other in (chosen / 2, chosen * 2):
         assert slope_error(other, **question).total > least
-    assert best_clip(**(question | {"signal": 0.9})) == pytest.approx(chosen, rel=1e-4)
+    question["signal"] = 0.9
+    assert best_clip(**question) == pytest.approx(chosen, rel=1e-4)
 
 
 def test_the_ends_of_the_clip():
