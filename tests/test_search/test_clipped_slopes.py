@@ -1,6 +1,7 @@
 """The error of a zeroth-order estimate: formulas against simulated steps, the chosen clip against brute force."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -57,7 +58,7 @@ def test_the_error_of_simulated_steps(clip, directions, noise):
     ("noise", "batch", "rate"), [(1.0, 20, 0.01), (5.0, 20, 0.01), (9.0, 50, 0.3), (0.6, 500, 0.1)]
 )
 def test_the_best_clip_is_the_best_of_a_grid(noise, batch, rate, directions):
-    question = {
+    question: dict[str, Any] = {
         "noise": noise,
         "batch_size": batch,
         "sampling_rate": rate,
@@ -70,7 +71,8 @@ def test_the_best_clip_is_the_best_of_a_grid(noise, batch, rate, directions):
     assert slope_error(chosen, **question).total <= least * (1 + 1e-9)
     for other in (chosen / 2, chosen * 2):
         assert slope_error(other, **question).total > least
-    assert best_clip(**(question | {"signal": 0.9})) == pytest.approx(chosen, rel=1e-4)
+    question["signal"] = 0.9
+    assert best_clip(**question) == pytest.approx(chosen, rel=1e-4)
 
 
 def test_the_ends_of_the_clip():

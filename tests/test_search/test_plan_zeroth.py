@@ -110,7 +110,8 @@ def test_finetune_takes_the_printed_line(capsys, tmp_path):
     line = next(line for line in out.splitlines() if line.startswith("optnoise finetune RECIPE"))
     assert "privacy.clipping_norm=" in line
     source, data = tmp_path / "model", tmp_path / "data"
-    source.mkdir(), data.mkdir()
+    source.mkdir()
+    data.mkdir()
     tiny_runs.save_model(source, "bert", "mean_pooled")
     words = [word.replace("RECIPE", "cpu-minilm-sst2-zeroth") for word in shlex.split(line)[1:]]
     tiny = [f"model.source={source}", f"task.path={tiny_runs.labelled(data)}", "model.max_length=32"]
