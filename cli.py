@@ -15,6 +15,7 @@ from rich.table import Table
 
 from . import __version__
 from .accounting import EpsilonInterval, Release, rounded_down, rounded_up
+from .cli_audit import audit_command
 from .cli_check import check_command
 from .cli_finetune import budget_of, finetune
 from .cli_output import print_json
@@ -218,6 +219,7 @@ def search(
 app.command("plan")(plan_command)
 app.command("finetune")(finetune)
 app.command("check")(check_command)
+app.command("audit")(audit_command)
 
 
 @app.command("map")

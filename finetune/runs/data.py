@@ -38,10 +38,10 @@ def read(recipe: Recipe, task: Task) -> Splits[Any]:
 
     Raises ValueError: files, columns or labels at fault, or data of another size than the recipe is for.
     """
-    splits: Splits[Any] = task.load(recipe.task.source(_resolved(recipe.task.path)))
+    splits: Splits[Any] = task.load(recipe.task.source(resolved(recipe.task.path)))
     for notice in splits.notices:
         _LOG.info("%s", notice)
-    train = tuple(example for example in splits.train if _is_chosen(example, recipe.task))
+    train = tuple(example for example in splits.train if is_chosen(example, recipe.task))
     _check_size(recipe, len(train))
     return dataclasses.replace(splits, train=train)
 
@@ -92,13 +92,13 @@ def _with_generation(task: Task, settings: EvaluationSection) -> Task:
     return dataclasses.replace(task, generation=dataclasses.replace(task.generation, **given))
 
 
-def _resolved(path: str | None) -> str | None:
+def resolved(path: str | None) -> str | None:
     if path is not None and (match := _IN_PACKAGE.fullmatch(path)):
         return str(file_in_package(match[1], match[2]))
     return path
 
 
-def _is_chosen(example: Any, settings: TaskSection) -> bool:
+def is_chosen(example: Any, settings: TaskSection) -> bool:
     """A row's own text alone decides, so that a row more or less changes no other row's fate."""
     key = example.source if hasattr(example, "source") else "\n".join(example.texts)
     return settings.train_share == 1 or is_held_out(

@@ -102,6 +102,19 @@ class PooledWorkload(Workload):
             {self._full_names[n]: p.contiguous() for n, p in trained.items()}, folder / "trained.safetensors"
         )
 
+    @torch.no_grad()
+    def restore(self, folder: Path) -> None:
+        """Take the weights that `save` wrote. Raises ValueError if there are none, or they are of another model."""
+        file = folder / "trained.safetensors"
+        if not file.is_file():
+            raise ValueError(f"there are no weights at {file}: the run must have runtime.save_model = true")
+        saved = safetensors.torch.load_file(file)
+        own = {self._full_names[n]: p for n, p in self.model.named_parameters() if p.requires_grad}
+        if {n: t.shape for n, t in saved.items()} != {n: p.shape for n, p in own.items()}:
+            raise ValueError(f"{file} holds other parameters than the recipe's model trains")
+        for name, parameter in own.items():
+            parameter.copy_(saved[name])
+
     def head_parameters(self) -> list[nn.Parameter]:
         head: Any = self.model.head
         return list(head.parameters())

@@ -1,0 +1,132 @@
+"""`optnoise audit` on the folder of a finished run: right code is consistent, planted faults are contradicted."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+
+import pytest
+import torch
+from optnoise.cli import main
+from optnoise.finetune.audit.finished import open_run
+from optnoise.finetune.audit.members import losses_of, open_pooled
+from optnoise.finetune.runs import run_recipe
+from optnoise.finetune.sampling import LogicalBatch, PoissonSampler
+from optnoise.mechanisms import Gaussian
+from safetensors.torch import load_file
+from tiny_runs import labelled, recipe_of, save_model
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Reading `use_return_dict`:FutureWarning", "ignore:`use_return_dict`:FutureWarning"
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run of the head on the mean of a tiny encoder, trained on a part of its rows."""
+    root = tmp_path_factory.mktemp("audited")
+    model, data = save_model(root / "model", "bert", "mean_pooled"), labelled(root)
+    task, training = {"train_share": 0.6}, {"dataset_size": 36, "batch_size": 12}
+    recipe = recipe_of(model, data, "mean_pooled", model={"trained": "head"}, task=task, training=training)
+    run_recipe(recipe, mechanism=Gaussian(1.0), output_dir=root / "run", progress=False)
+    return root / "run"
+
+
+@pytest.fixture
+def audit(capsys):
+    def call(*arguments):
+        with pytest.raises(SystemExit) as exit_:
+            main(["audit", *map(str, arguments)])
+        captured = capsys.readouterr()
+        return exit_.value.code, captured.out, captured.err
+
+    return call
+
+
+def contents(folder):
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+def test_a_right_run_is_consistent_and_left_as_it_is(finished, audit):
+    before = contents(finished)
+    code, out, _ = audit(finished, "--json")
+    found = json.loads(out)
+    assert (code, found["verdict"], found["ledger"]["releases"]) == (0, "consistent", 4)
+    assert found["ledger"]["recomputed"]["upper"] == pytest.approx(found["ledger"]["reported"], rel=1e-9)
+    assert contents(finished) == before
+    assert "consistent" in audit(finished)[1]
+
+
+def test_a_report_below_its_ledger_is_contradicted(finished, audit, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    report = json.loads((folder / "report.json").read_text())
+    report["epsilon"]["upper"] *= 0.99
+    (folder / "report.json").write_text(json.dumps(report))
+    code, out, _ = audit(folder)
+    assert code == 1
+    assert "CONTRADICTION" in out
+
+
+def test_folders_without_report_ledger_or_privacy_are_refused(finished, audit, tmp_path):
+    code, _, error = audit(tmp_path)
+    assert (code, "there is no" in error) == (2, True)
+    folder = shutil.copytree(finished, tmp_path / "run")
+    whole = json.loads((folder / "report.json").read_text())
+    for document, words in (({**whole, "epsilon": None}, "without privacy"), ({"epsilon": {}}, "is damaged")):
+        (folder / "report.json").write_text(json.dumps(document))
+        code, _, error = audit(folder)
+        assert (code, words in error) == (2, True)
+    (folder / "report.json").write_text(json.dumps(whole))
+    (folder / "ledger.jsonl").unlink()
+    code, _, error = audit(folder)
+    assert (code, "no ledger" in error) == (2, True)
+
+
+def test_membership_is_an_estimate_on_rows_held_out_by_a_hash(finished, audit):
+    code, out, _ = audit(finished, "--json")
+    found = json.loads(out)["membership"]
+    assert code == 0
+    assert 0 <= found["estimate"] < 20
+    assert 0 <= found["true_positive_rate"]["lower"] <= found["true_positive_rate"]["upper"] <= 1
+    assert "estimate (records share one model)" in audit(finished)[1]
+
+
+def test_the_saved_weights_are_the_ones_attacked(finished):
+    """The mean loss of rows under the restored head differs from log 2, where the head at zero is for every row."""
+    pooled, _, _ = open_pooled(open_run(finished), held_out=True)
+    assert losses_of(pooled) == pytest.approx(math.log(2))
+    pooled.restore(finished / "model")
+    weights = load_file(finished / "model" / "trained.safetensors")
+    assert all(any(torch.equal(w, p) for p in pooled.model.parameters()) for w in weights.values())
+    assert losses_of(pooled) != pytest.approx(math.log(2))
+
+
+def test_runs_without_rows_held_out_by_a_hash_refuse_membership_alone(finished, audit, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    report = json.loads((folder / "report.json").read_text())
+    report["recipe"]["task"]["train_share"] = 1.0
+    (folder / "report.json").write_text(json.dumps(report))
+    code, out, _ = audit(folder)
+    assert (code, "refused: no rows of this run were held out" in out) == (0, True)
+
+
+def test_a_rerun_with_right_code_is_consistent(finished, audit):
+    before = contents(finished)
+    code, out, _ = audit(finished, "--canaries", 20, "--steps", 3, "--seed", 1, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert list(found["reruns"]) == ["gradient canaries", "input canaries"]
+    assert all(result["shown"] <= result["proven"]["upper"] for result in found["reruns"].values())
+    assert contents(finished) == before
+    assert audit(finished, "--canaries", 10**6, "--steps", 3)[0] == 2
+
+
+def test_batches_of_fixed_size_are_contradicted(finished, audit, monkeypatch):
+    def fixed(self):
+        size = round(self.dataset_size * self.sampling_rate)
+        return LogicalBatch(torch.randperm(self.dataset_size)[:size].sort().values)
+
+    monkeypatch.setattr(PoissonSampler, "draw", fixed)
+    code, out, _ = audit(finished, "--canaries", 20, "--steps", 60, "--seed", 1)
+    assert (code, "CONTRADICTION" in out) == (1, True)
