@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import final
+from typing import Any, final
 
 from scipy.optimize import minimize_scalar
 from scipy.special import gammainc, gammaincc, gammaln
@@ -128,7 +128,9 @@ def best_clip(
         return high
     if sampling_rate == 1:
         return low
-    found = minimize_scalar(error, bounds=(math.log(low), math.log(high)), method="bounded", options={"xatol": 1e-6})
+    found: Any = minimize_scalar(
+        error, bounds=(math.log(low), math.log(high)), method="bounded", options={"xatol": 1e-6}
+    )
     return math.exp(float(found.x))
 
 

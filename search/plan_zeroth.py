@@ -200,7 +200,7 @@ def _rows(
     if sizes is not None:
         found, refused = work.rows(sizes)
     else:
-        grid = geometric(max(1.0, most / 10_000), most, _GRID)
+        grid = geometric(max(1.0, most / 1_000), most, _GRID)
         found, refused = work.refined(grid, lambda row: judged(row).mean_error)
     return [judged(row) for row in sorted(found, key=lambda row: row.batch_size)], refused
 
