@@ -147,7 +147,7 @@ def plan_zeroth_order(
     """Choose directions, batch size, steps, clip and noise with the least error of the estimate; see the module's text.
 
     Args:
-        records, epsilon, delta, least_steps, largest_batch, batch_sizes, n_jobs, progress, resume: as for `plan`.
+        records: as for `plan`, and so is everything that is not listed here.
         examples: slopes of one example along one direction that one can afford: b·k·T stays within it.
         directions: the numbers k >= 1 of joint directions to look at.
         signal: ρ = |g|/S in (0, 1], assumed. It holds at the start only.
