@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +10,7 @@ import typer
 from rich.console import Console
 
 from .accounting import CONSISTENT, CONTRADICTION, rounded_down, rounded_up
-from .cli_output import print_json
+from .cli_output import json_interval, json_number, print_json
 
 if TYPE_CHECKING:
     from .finetune.audit import AuditResult, MembershipResult
@@ -115,8 +114,8 @@ def _ledger(check: LedgerCheck) -> dict[str, Any]:
     return {
         "verdict": check.verdict,
         "releases": check.releases,
-        "recomputed": {name: _number(value) for name, value in check.recomputed._asdict().items()},
-        "reported": _number(check.reported),
+        "recomputed": json_interval(check.recomputed),
+        "reported": json_number(check.reported),
     }
 
 
@@ -136,11 +135,6 @@ def _rerun(result: AuditResult) -> dict[str, Any]:
         "verdict": result.verdict,
         "shown": result.lower,
         "as_games": None if result.games is None else max(result.games.lower, 0.0),
-        "proven": {name: _number(value) for name, value in result.proven._asdict().items()},
+        "proven": json_interval(result.proven),
         "batches": None if result.batches is None else result.batches.verdict,
     }
-
-
-def _number(value: float) -> float | str:
-    """For JSON, which has no infinity."""
-    return value if math.isfinite(value) else "inf"

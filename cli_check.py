@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 from typing import Annotated, Any
 
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from .accounting import GameResult, Release, rounded_down, rounded_up
-from .cli_output import print_json
+from .cli_output import json_interval, json_number, print_json
 from .mechanisms import inline, parse
 
 
@@ -93,7 +92,7 @@ def _document(result: GameResult, seed: int) -> dict[str, Any]:
     return {
         "verdict": result.verdict,
         "shown": result.lower,
-        "proven": None if proven is None else {name: _number(value) for name, value in proven._asdict().items()},
+        "proven": None if proven is None else json_interval(proven),
         "claim": result.claim,
         "delta": result.delta,
         "confidence": result.confidence,
@@ -107,12 +106,7 @@ def _document(result: GameResult, seed: int) -> dict[str, Any]:
         "mechanism": release.mechanism.spec(),
         "steps": release.steps,
         "sampling_rate": release.sampling_rate,
-        "dimension": None if release.dimension is None else _number(release.dimension),
+        "dimension": None if release.dimension is None else json_number(release.dimension),
         "adjacency": release.adjacency,
         "sampling": release.sampling,
     }
-
-
-def _number(value: float) -> float | str:
-    """For JSON, which has no infinity."""
-    return value if math.isfinite(value) else "inf"

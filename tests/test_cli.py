@@ -1,11 +1,12 @@
 """The command line: what others script against, and one-line errors with exit code 2."""
 
+import functools
 import json
 import subprocess
 import sys
 
 import pytest
-from optnoise.cli import main
+from commands import run_command
 from optnoise.mechanisms import load, parse
 from references import approx
 
@@ -15,14 +16,7 @@ LMO = "lmo:a1=0.1,a3=0.1,a4=0.1,theta=0.5,k=1,rate=5,low=1,high=2"
 @pytest.fixture
 def run(capsys):
     """Run the command in this process: (exit code, standard output, standard error)."""
-
-    def call(*arguments):
-        with pytest.raises(SystemExit) as exit_:
-            main([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    return call
+    return functools.partial(run_command, capsys)
 
 
 def test_account_gaussian_json(run):

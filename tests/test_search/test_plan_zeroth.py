@@ -6,9 +6,9 @@ import shlex
 import numpy as np
 import pytest
 import tiny_runs
+from commands import run_command
 from optnoise import mechanisms
 from optnoise.accounting import calibrate
-from optnoise.cli import main
 from optnoise.search import plan_zeroth_order, render_zeroth_plan
 from optnoise.search.clipped_slopes import slope_error
 from rich.console import Console
@@ -94,18 +94,11 @@ def test_bad_arguments_are_refused_by_name(change, message):
         plan_zeroth_order(**(ASK | change))
 
 
-def run(capsys, *arguments):
-    with pytest.raises(SystemExit) as exit_:
-        main([str(argument) for argument in arguments])
-    captured = capsys.readouterr()
-    return exit_.value.code, captured.out, captured.err
-
-
 def test_finetune_takes_the_printed_line(capsys, tmp_path):
     """The shipped recipe, with a tiny model and table in place of its own."""
     options = ("--records", 60, "--epochs", 4, "--epsilon", 8, "--delta", 1e-3, "--batch-size", 20, "--quiet")
     zeroth = ("--method", "zeroth-order", "--directions", 2, "--rms-slope", 3)
-    code, out, err = run(capsys, "plan", *options, *zeroth, "-o", tmp_path / "plan.json")
+    code, out, err = run_command(capsys, "plan", *options, *zeroth, "-o", tmp_path / "plan.json")
     assert (code, err) == (0, "")
     line = next(line for line in out.splitlines() if line.startswith("optnoise finetune RECIPE"))
     assert "privacy.clipping_norm=" in line
@@ -115,14 +108,16 @@ def test_finetune_takes_the_printed_line(capsys, tmp_path):
     tiny_runs.save_model(source, "bert", "mean_pooled")
     words = [word.replace("RECIPE", "cpu-minilm-sst2-zeroth") for word in shlex.split(line)[1:]]
     tiny = [f"model.source={source}", f"task.path={tiny_runs.labelled(data)}", "model.max_length=32"]
-    code, out, err = run(capsys, *words, *(word for text in tiny for word in ("--set", text)), "--check", "--json")
+    code, out, err = run_command(
+        capsys, *words, *(word for text in tiny for word in ("--set", text)), "--check", "--json"
+    )
     assert code == 0, err
 
 
 def test_options_of_another_method_are_refused(capsys):
     options = ("plan", "--records", 60, "--epochs", 4, "--epsilon", 8, "--delta", 1e-3)
-    assert run(capsys, *options, "--trainable", 5)[::2] == (
+    assert run_command(capsys, *options, "--trainable", 5)[::2] == (
         2,
         "optnoise: --trainable goes with --method zeroth-order\n",
     )
-    assert "expected method to be" in run(capsys, *options, "--method", "second-order")[2]
+    assert "expected method to be" in run_command(capsys, *options, "--method", "second-order")[2]
