@@ -199,10 +199,14 @@ def _merge(mass_in, mean, step, offset, first, mass):  # pyright: ignore
                 gathered, rest, excess = gathered + part, rest - part, 0.0
                 break
         terms = max(terms, i - start + 1)
-        if excess <= 0 or step > _WIDEST:
+        # The mean of an incomplete group, less an allowance for rounding. Where that is more than the mean lies above
+        # the target (tiny and wide steps), it is the target that the group has come down to, as a complete one has.
+        centre = target
+        if excess > 0 and step <= _WIDEST:
+            centre -= math.log1p(-excess / gathered) + (i - start + 4) * 2.0**-51 * math.exp(2 * step)
+        if centre <= target:
             mass[index - first] += gathered
         else:
-            centre = target - math.log1p(-excess / gathered) - (i - start + 4) * 2.0**-51 * math.exp(2 * step)
             cost, shift, merged = _settle(gathered, centre, step, offset, first, mass)
             terms = max(terms, merged)
     return 4 * terms + 8, cost, shift

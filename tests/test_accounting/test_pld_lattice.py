@@ -245,6 +245,18 @@ def test_coarser_binning_never_raises_what_is_attained(noise, rate):
         assert np.all(nested >= curve(lattice.upper(fine, step, 0.0), grid) - 1e-10)
 
 
+@pytest.mark.parametrize("step", [3e-15, 1e-14, 1e-9, 1.0, 12.0, 18.0, 19.9])
+def test_lower_stays_on_its_lattice_at_steps_near_the_rounding(step):
+    """The allowance for rounding is absolute: at tiny and at wide steps it exceeds a step, and led off the lattice."""
+    means = np.linspace(-6, 6, 740) * step
+    law = lattice.lower(made([(1 / 740, mean, mean, mean) for mean in means]), step, 0.0)
+    assert law.mass.sum() == pytest.approx(1, rel=1e-12)
+    assert means[0] - 3 * step <= law.loss[0] <= law.loss[-1] <= means[-1]
+    grid = np.linspace(-6, 6, 50) * step  # tails of the law below those of the pieces, relative to a step
+    exact = sticks(np.full(740, 1 / 740), means, grid)
+    assert np.all(sticks(law.mass, law.loss, grid) <= exact + 1e-9 * min(step, 1.0))
+
+
 def test_out_of_range_is_an_error():
     with pytest.raises(OverflowError, match="lattice index"):
         lattice.upper(made([(0.5, -1e9, 0.0, 1e9)]), 1e-3, 0.0)
