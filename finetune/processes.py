@@ -57,6 +57,18 @@ class Processes:
         """Whether there is anybody to agree with."""
         return self.size > 1
 
+    @property
+    def ranks(self) -> list[int]:
+        """These processes, by their ranks in the default group."""
+        if self._group is not None:
+            return dist.get_process_group_ranks(self._group)
+        return [dist.get_rank() if dist.is_available() and dist.is_initialized() else 0]
+
+    @property
+    def uses_gpus(self) -> bool:
+        """Whether messages go from GPU to GPU (nccl)."""
+        return self._backend == "nccl"
+
     def share(self, items: Tensor) -> Tensor:
         """This process's part of `items` (m,): each of them goes to one process."""
         return items[self.rank :: self.size]
@@ -85,6 +97,10 @@ class Processes:
         _, contents = self._exchange(what, action, tell=lambda result: result if self.is_first else None)
         return contents[0]
 
+    def gathered(self, what: str, action: Callable[[], _Result]) -> list[_Result]:
+        """As `agreed`, but the results of all processes, by rank."""
+        return self._exchange(what, action, tell=lambda result: result)[1]
+
     def _exchange(
         self, what: str, action: Callable[[], _Result], *, tell: Callable[[_Result], Any]
     ) -> tuple[_Result, list[Any]]:
@@ -112,7 +128,7 @@ class Processes:
             where = ", ".join(f"process {rank} at {place}" for rank, place in enumerate(places))
             raise ProcessError(
                 f"the processes are out of step: {where}; each must take the same number of batches and step each of "
-                "them, the empty ones too"
+                "them, the empty ones too, and of a sharded model's as many microbatches, from batch.microbatches(size)"
             )
         faults = [f"process {rank}: {message.fault}" for rank, message in enumerate(messages) if message.fault]
         if faults:
@@ -157,7 +173,7 @@ class Processes:
 
     def _carried(self, tensor: Tensor) -> Tensor:
         """Where the backend can read it: nccl sees GPUs only."""
-        return tensor.to("cuda") if self._backend == "nccl" and tensor.device.type == "cpu" else tensor
+        return tensor.to("cuda") if self.uses_gpus and tensor.device.type == "cpu" else tensor
 
 
 ALONE = Processes()

@@ -21,10 +21,12 @@ class LogicalBatch:
     """The examples behind one noise draw: `indices` (m,) into the training data, ascending; m varies and may be 0.
 
     Where several processes train one model, these are the examples that this one is to compute: any two processes have
-    different ones, and all of them together are the Poisson sample.
+    different ones, and all of them together are the Poisson sample. If the model lies in pieces in them, all take the
+    same number of microbatches, which `largest_share`, the size of the largest share, decides; else that is 0.
     """
 
     indices: Tensor
+    largest_share: int = 0
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -33,15 +35,24 @@ class LogicalBatch:
         """Cut into at most `size` examples each: tensors of indices; none for an empty batch.
 
         `lengths` gives the length of every training example: similar ones are put together, which saves padding. The
-        released gradient does not depend on the split.
+        released gradient does not depend on the split. Where the model lies in pieces, `idle(size)` microbatches
+        follow that hold record 0 and are recorded for nothing: another process has more examples.
         """
-        if size < 1:
-            raise ValueError(f"expected size >= 1, got {size=}")
+        idle = self.idle(size)
         order = self.indices
         if lengths is not None and len(order):
             order = order[torch.as_tensor(lengths)[order].argsort(stable=True)]
         for start in range(0, len(order), size):
             yield order[start : start + size]
+        for _ in range(idle):
+            yield order.new_zeros(1)
+
+    def idle(self, size: int) -> int:
+        """How many microbatches of at most `size` the process with the largest share has more than this one; 0 if
+        nobody waits for this one."""
+        if size < 1:
+            raise ValueError(f"expected size >= 1, got {size=}")
+        return max(0, -(-self.largest_share // size) - -(-len(self) // size))
 
 
 @final
@@ -68,10 +79,13 @@ class PoissonSampler:
 
 @final
 class SharedSampler:
-    """One Poisson sample for all processes: drawn in the first of them, dealt out like cards."""
+    """One Poisson sample for all processes: drawn in the first of them, dealt out like cards.
 
-    def __init__(self, sampler: PoissonSampler, processes: Processes) -> None:
-        self._sampler, self._processes = sampler, processes
+    `in_step`: all of them take the same number of microbatches.
+    """
+
+    def __init__(self, sampler: PoissonSampler, processes: Processes, *, in_step: bool = False) -> None:
+        self._sampler, self._processes, self._in_step = sampler, processes, in_step
 
     def draw(self, check: Callable[[], None]) -> LogicalBatch:
         """This process's share of the next logical batch; if `check` raises in one process, none of them draws on."""
@@ -82,4 +96,5 @@ class SharedSampler:
 
         indices = self._processes.from_first("taking the next batch", sample)
         assert indices is not None
-        return LogicalBatch(self._processes.share(indices))
+        largest = -(-len(indices) // self._processes.size) if self._in_step else 0
+        return LogicalBatch(self._processes.share(indices), largest)

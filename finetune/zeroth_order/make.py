@@ -12,7 +12,7 @@ from ...accounting import Release
 from ...mechanisms import Noise, _validate
 from ..processes import find_processes
 from ..randomness import Randomness
-from ..replicas import check_not_wrapped, make_equal
+from ..replicas import check_in_one_piece, check_not_wrapped, make_equal
 from ..sampling import PoissonSampler, SharedSampler
 from ..shared_ledger import LedgerLike, open_ledger
 from ..support import trainable_parameters
@@ -109,6 +109,7 @@ def make_zeroth_order(
 
     def prepare() -> tuple[Settings, Release, SharedSampler, Randomness]:
         check_not_wrapped(model)
+        check_in_one_piece(model)
         settings = _settings(clipping_norm, divisor, smoothing, directions, joint, weight_decay)
         _check_choices(learning_rate, direction, dataset_size)
         check_parameters(trainable_parameters(model))
