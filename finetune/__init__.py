@@ -21,6 +21,7 @@ from .recording import Recording
 from .runs import Recipe, RunResult, load_recipe, run_recipe, run_without_privacy
 from .sampling import LogicalBatch, PoissonSampler
 from .settings import PrivacySettings
+from .sharding import shard_frozen
 from .support import UnsupportedModelError
 from .zeroth_order import ZerothOrderTraining, make_zeroth_order
 
@@ -63,6 +64,7 @@ __all__ = [
     "run_recipe",
     "run_without_privacy",
     "secret_generator",
+    "shard_frozen",
     "sum_over_own_tokens",
     "token_classification_losses",
 ]

@@ -23,6 +23,7 @@ from torch.utils.hooks import RemovableHandle
 from .diagnostics import NonPrivateDiagnostics, NormLog
 from .fallback import tap_fallback
 from .layer_rules import LAYER_RULES, Rules
+from .lockstep import FREE, Lockstep
 from .modes import ClippingMode, Flat, sensitivity
 from .noise import ClippedSum
 from .recorded import wide_dtype
@@ -46,6 +47,7 @@ class GhostClipping:
         fallback: whether a module without a rule may have its per-example gradients computed by `torch.func.vmap`,
             exactly but at a high price. A notice in the log names these modules.
         diagnostics: collect norms for `non_private_diagnostics`. Not private: only for public data.
+        lockstep: the processes that hold the model in pieces, and so make each pass together; `make_private` finds it.
 
     Raises:
         UnsupportedModelError: names every module that cannot be trained.
@@ -60,9 +62,11 @@ class GhostClipping:
         rules: Rules = LAYER_RULES,
         fallback: bool = True,
         diagnostics: bool = False,
+        lockstep: Lockstep = FREE,
     ) -> None:
         self.model = _uncompiled(model)
         self.mode = clipping_norm if isinstance(clipping_norm, ClippingMode) else Flat(clipping_norm)
+        self.lockstep = lockstep
         self.layers = trainable_layers(self.model, rules, fallback=fallback)
         self.parameters = trainable_parameters(self.model)
         self.groups = self.mode.groups({name: parameter.numel() for name, parameter in self.parameters.items()})
@@ -142,18 +146,19 @@ class GhostClipping:
         return self.norm_log.take(levels)
 
     @contextlib.contextmanager
-    def record(self, batch_size: int) -> Iterator[Recording]:
+    def record(self, batch_size: int, *, counts: bool = True) -> Iterator[Recording]:
         """Record the forward pass of `batch_size` examples; call `backward(losses)` on the result inside the block.
 
         The first axis of every tensor that reaches a trainable layer is the batch; size 1 there is broadcast to
-        all examples (position ids of shape (1, T)). Raises ValueError naming the layer otherwise.
+        all examples (position ids of shape (1, T)). Raises ValueError naming the layer otherwise. Without `counts` all
+        is done as ever, and nothing is added to the sum.
         """
         if batch_size < 1:
             raise ValueError(f"expected batch_size >= 1, got {batch_size=}; an empty logical batch needs no record()")
         if self._recording is not None:
             raise RuntimeError("record() is already open; close it before the next microbatch")
         self.check_unchanged()
-        self._recording = recording = Recording(self, batch_size)
+        self._recording = recording = Recording(self, batch_size, counts=counts)
         handles: list[RemovableHandle] = []
         versions = {name: (buffer, buffer._version) for name, buffer in self.model.named_buffers()}
         try:
@@ -164,7 +169,11 @@ class GhostClipping:
             if not recording.done:
                 raise RuntimeError("record() ended without backward(losses): these examples would be lost")
             _check_buffers(versions, dict(self.model.named_buffers()))
-            recording.add_to(self.clipped_sum)  # only now: a block that failed leaves nothing behind
+            if counts:
+                recording.add_to(self.clipped_sum)  # only now: a block that failed leaves nothing behind
+        except BaseException:
+            self.lockstep.recover()
+            raise
         finally:
             for handle in handles:
                 handle.remove()

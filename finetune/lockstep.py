@@ -1,8 +1,8 @@
 """Processes that hold one model in pieces: they run it the same number of times, and agree on that before each pass.
 
 Each forward and backward pass of a sharded model gathers frozen weights from all processes, so a process that makes a
-pass alone waits for ever. Shares of a Poisson sample differ, and so do the probes for mixed examples: a process that has
-less to do makes a pass for nothing instead, whose result is discarded.
+pass alone waits for ever. Shares of a Poisson sample differ, and so do the probes for mixed examples: a process that
+has less to do makes a pass for nothing instead, whose result is discarded.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from .processes import Processes, find_processes
 from .randomness import Randomness
 from .replicas import check_not_wrapped, fingerprint, make_equal, trained
 from .sampling import LogicalBatch, PoissonSampler, SharedSampler
+from .sharding import check_layers, find_lockstep
 from .shared_ledger import LedgerLike, open_ledger
 
 
@@ -47,7 +48,8 @@ def make_private(
 
     With several processes (`torch.distributed`), each calls this with the same arguments, a model of the same form and
     the same records in the same order. They start from the first one's weights, compute the clipped gradients of their
-    shares of one Poisson sample, and get the same noisy gradient: docs/scaling.md. The model is not wrapped.
+    shares of one Poisson sample, and get the same noisy gradient: docs/scaling.md. The model is not wrapped; its frozen
+    parameters may lie in pieces in the processes: `shard_frozen`.
 
     Args:
         model: trains the parameters that have requires_grad=True now. Its first axis is always the batch.
@@ -75,8 +77,8 @@ def make_private(
     Raises:
         UnsupportedModelError: lists every module that cannot be trained privately.
         ValueError: a bad argument; the optimizer does not hold the model's own trainable parameters; the model is
-            wrapped (DistributedDataParallel) or sharded; arguments differ between processes; `secure` with several of
-            them, or with spherical noise.
+            wrapped (DistributedDataParallel), or its trainable parameters are sharded; arguments differ between
+            processes; `secure` with several of them, or with spherical noise.
         ImportError: `secure` without its package.
         ProcessError: another process failed or ended.
 
@@ -104,16 +106,19 @@ def make_private(
 
     def prepare() -> tuple[GhostClipping, torch.optim.Optimizer, Release, SharedSampler, Randomness]:
         check_not_wrapped(model)
+        lockstep = find_lockstep(model, processes)
         _check_secure_sum(secure, mechanism, processes)
         if not isinstance(clipping_norm, ClippingMode):
             _validate.positive("clipping_norm", clipping_norm)
         _validate.positive("divisor", divisor)
         own = innermost(optimizer)
-        clipping = GhostClipping(model, clipping_norm, rules=rules, fallback=fallback)
+        clipping = GhostClipping(model, clipping_norm, rules=rules, fallback=fallback, lockstep=lockstep)
+        check_layers(clipping.layers)
         check_optimizer(clipping.model, own, clipping.parameters)
         device = next(iter(clipping.parameters.values())).device
         randomness = Randomness.chosen(seed=seed, secure=secure, device=device)
-        sampler = SharedSampler(PoissonSampler(dataset_size, sampling_rate, randomness.sampling), processes)
+        poisson = PoissonSampler(dataset_size, sampling_rate, randomness.sampling)
+        sampler = SharedSampler(poisson, processes, in_step=lockstep.is_needed)
         one_step = Release(mechanism, sampling_rate=sampling_rate, dimension=clipping.dimension, adjacency=adjacency)
         one_step_is_bounded(one_step)
         return clipping, own, one_step, sampler, randomness
@@ -258,19 +263,25 @@ class PrivateTraining:
     def record(self, batch_size: int) -> Iterator[Recording]:
         """Record one microbatch of `batch_size` examples of the logical batch; call `backward(losses)` inside.
 
-        Raises ValueError if that is more examples than the logical batch has, RuntimeError without one.
+        If the model lies in pieces in several processes, all call this together, and where no example is left what is
+        recorded is discarded. Raises ValueError if that is more examples than the logical batch has, RuntimeError
+        without one.
         """
+        counts = self._clipping.lockstep.begin(lambda: self._examples_left(batch_size))
+        with self._clipping.record(batch_size, counts=counts) as recording:
+            yield recording
+
+    def _examples_left(self, batch_size: int) -> int:
         self._check_attached()
         if self._batch is None:
             raise RuntimeError("record() needs a logical batch: take one from logical_batches(steps) or next_batch()")
         left = len(self._batch) - self._clipping.clipped_sum.examples
-        if batch_size > left:
+        if batch_size > left and (left or not self._clipping.lockstep.is_needed):
             raise ValueError(
                 f"expected batch_size <= {left}, the examples left of this logical batch, got {batch_size=}; Poisson "
                 "batches vary in size: take it from the microbatch"
             )
-        with self._clipping.record(batch_size) as recording:
-            yield recording
+        return left
 
     def step(self) -> None:
         """Record the release, add the noise, put the result into `.grad` and step the optimizer, once per batch.
@@ -316,6 +327,7 @@ class PrivateTraining:
                 "batches vary in size: go through all microbatches"
             )
         self._clipping.check_unchanged()
+        self._clipping.lockstep.settle()
         check_optimizer(self.model, self.optimizer, self._clipping.parameters)
         _refuse_other_gradients(self.optimizer, self._clipping.parameters)
         parameters = self._clipping.parameters.values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, final
 
 import torch
@@ -27,12 +28,14 @@ class Recording:
     """One microbatch; `GhostClipping.record` yields it.
 
     After `backward`, `per_example_norms` (B,) holds the gradient norms. They are *private data* without any noise: for
-    tests, never to be logged or to decide anything in a private run.
+    tests, never to be logged or to decide anything in a private run. `counts` is False for a microbatch whose result is
+    discarded: this process has no examples left, and takes part in the passes of a model in pieces.
     """
 
-    def __init__(self, clipping: GhostClipping, batch_size: int) -> None:
+    def __init__(self, clipping: GhostClipping, batch_size: int, *, counts: bool) -> None:
         self._clipping = clipping
         self.batch_size = batch_size
+        self.counts = counts
         self.per_example_norms: Tensor | None = None
         self.done = self.closed = self._started = False
         self.suspended = False  # the hooks let everything pass: a layer is run again by the fallback
@@ -58,10 +61,9 @@ class Recording:
         """
         if self._started or self.closed:
             raise RuntimeError("backward(losses) goes once into each record(), inside it; open one per microbatch")
-        self._clipping.check_unchanged()
-        self._check_losses(losses)
+        probes = self._clipping.lockstep.padded(lambda: self._due_probes(losses))
         self._started = True
-        self._refuse_mixed_examples(losses)
+        self._refuse_mixed_examples(losses, probes)
         self._clipping.run_backward(losses.sum())
         self.done = True
         self._refuse_silent_layers()
@@ -198,33 +200,39 @@ class Recording:
 
     # ---- refusals -----------------------------------------------------------------------------------------------
 
-    def _refuse_mixed_examples(self, losses: Tensor) -> None:
+    def _due_probes(self, losses: Tensor) -> list[Probe]:
+        """The probes for mixed examples that this microbatch must pass; checks the losses first.
+
+        They are due for the first microbatch of two or more in which a layer runs, and once more for the first in which
+        another axis of its output is as long as the batch (a layout with the batch there passes every check of shapes).
+        All of it again after the first step and in the other of train and eval mode: see `GhostClipping.stage`.
+        """
+        self._clipping.check_unchanged()
+        self._check_losses(losses)
+        if self.batch_size < 2 or self._new_kinds() <= self._clipping.probed:
+            return []
+        return [Probe(chosen.to(losses.device)) for chosen in bit_splits(self.batch_size)]
+
+    def _new_kinds(self) -> set[tuple[str, bool, bool, bool]]:
+        return {(*kind, *self._stage) for kind in self._kinds}
+
+    def _refuse_mixed_examples(self, losses: Tensor, probes: Sequence[Probe | None]) -> None:
         """Back-propagate the losses of some examples alone: no other example may get a gradient at any layer.
 
         The splits tell any two examples apart, in both directions, so every dependence that has a gradient is found.
-        Done for the first microbatch of two or more in which a layer runs, and once more for the first in which another
-        axis of its output is as long as the batch (a layout with the batch there passes every check of shapes). All
-        of it again after the first step and in the other of train and eval mode: see `GhostClipping.stage`.
+        None is a pass for nothing: another process needs it.
         """
-        kinds = {(*kind, *self._stage) for kind in self._kinds}
-        if self.batch_size < 2 or kinds <= self._clipping.probed:
-            return
-        probes = []
-        for chosen in bit_splits(self.batch_size):
-            self._probe = probe = Probe(chosen.to(losses.device))
+        for due in probes:
+            self._probe = probe = due or Probe(torch.ones_like(losses, dtype=torch.bool))
             try:
                 self._clipping.run_backward(losses[probe.chosen].sum(), retain_graph=True)
             finally:
                 self._probe = None
-            if mixed := probe.mixed():
-                raise ValueError(
-                    f"the loss of one example depends on other examples at {', '.join(sorted(mixed))}: its "
-                    "contribution cannot be bounded; put the batch on the first axis everywhere, and mix no examples "
-                    "(batch statistics, contrastive losses, a mean over the batch)"
-                )
-            probes.append(probe)
-        if all(probe.is_conclusive() for probe in probes):
-            self._clipping.probed |= kinds
+        own = [probe for probe in probes if probe is not None]
+        if probes:
+            self._clipping.lockstep.agreed("looking for mixed examples", lambda: _refuse_mixed(own))
+        if own and all(probe.is_conclusive() for probe in own):
+            self._clipping.probed |= self._new_kinds()
 
     def _refuse_silent_layers(self) -> None:
         """Layers that ran, but only with gradients switched off, would be dropped without a word."""
@@ -235,3 +243,13 @@ class Recording:
                 "reentrant checkpointing no input of the block requires a gradient; use use_reentrant=False, or call "
                 "model.enable_input_require_grads(), or freeze these layers"
             )
+
+
+def _refuse_mixed(probes: Sequence[Probe]) -> None:
+    layers = {layer for probe in probes for layer in probe.mixed()}
+    if layers:
+        raise ValueError(
+            f"the loss of one example depends on other examples at {', '.join(sorted(layers))}: its "
+            "contribution cannot be bounded; put the batch on the first axis everywhere, and mix no examples "
+            "(batch statistics, contrastive losses, a mean over the batch)"
+        )

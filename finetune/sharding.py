@@ -1,8 +1,8 @@
 """Models whose frozen weights lie in pieces in several processes (torch's `fully_shard`), whose trainable ones do not.
 
-Ghost clipping needs the whole of what is trained, and of the frozen weights only that forward and backward pass can run.
-So `fully_shard` may have the frozen ones; adapters stay whole and equal in all processes, and the clipped sums of them
-are added up as for whole copies. See docs/scaling.md.
+Ghost clipping needs the whole of what is trained, and of the frozen weights only that forward and backward pass run. So
+`fully_shard` may have the frozen ones; adapters stay whole and equal in all processes, and the clipped sums of them are
+added up as for whole copies. See docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from torch import nn
 from .lockstep import FREE, Lockstep
 from .processes import Processes, find_processes
 from .replicas import check_not_wrapped, is_piece, shapes
+from .support import TrainableLayer
 
 _WAY_OUT = (
-    "freeze it, train adapters (LoRA), and let optnoise.finetune.shard_frozen(model) shard the frozen parameters only (or "
-    "fully_shard(..., ignored_params=set of the trainable parameters))"
+    "train adapters (LoRA), and shard the frozen parameters only: optnoise.finetune.shard_frozen(model), or "
+    "fully_shard(..., ignored_params=set of the trainable parameters)"
 )
 
 
@@ -168,6 +169,17 @@ def find_lockstep(model: nn.Module, processes: Processes) -> Lockstep:
             f"{sorted(processes.ranks)}: each pass needs all of the former; give the same processes to both"
         )
     return Lockstep(processes, _outermost(model, shards)) if shards and processes.are_several else FREE
+
+
+def check_layers(layers: Iterable[TrainableLayer]) -> None:
+    """Raise ValueError for a layer without a rule that holds frozen parameters in pieces: its fallback runs it again
+    for each example, and each run would gather them from all processes."""
+    for layer in layers:
+        if layer.rule is None and any(is_piece(parameter) for parameter in layer.module.parameters()):
+            raise ValueError(
+                f"{layer.label} has no clipping rule and holds sharded parameters, which its fallback cannot gather; "
+                "register a rule, or freeze it"
+            )
 
 
 def _some(names: Sequence[str]) -> str:
