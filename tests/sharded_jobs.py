@@ -1,0 +1,256 @@
+"""What the two processes of `process_pair` do with a tiny Llama whose frozen weights are sharded; and one, for itself."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+
+import model_zoo as zoo
+import peft
+import torch
+from optnoise.finetune import make_private, make_zeroth_order, shard_frozen
+from optnoise.mechanisms import Gaussian
+
+RECORDS = 14
+BATCH = zoo.data("llama", RECORDS)
+
+
+def llama(*, seed=0, dtype=torch.float64, checkpointing=None):
+    """With LoRA; `checkpointing`: None, or whether it is the reentrant kind. `seed` moves all weights."""
+    model = zoo.with_adapters(zoo.build("llama")).to(dtype)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64).to(dtype))
+    if checkpointing is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": checkpointing})
+        model.enable_input_require_grads()
+    return model
+
+
+def adapters(model):
+    return {name: p.detach().clone() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def private(model, **changes):
+    settings = {
+        "mechanism": Gaussian(1.0),
+        "clipping_norm": 0.5,
+        "dataset_size": RECORDS,
+        "sampling_rate": 0.4,
+        "divisor": 6.0,
+        "seed": 1,
+        **changes,
+    }
+    held = [p for p in model.parameters() if p.requires_grad]
+    return make_private(model, torch.optim.AdamW(held, lr=0.05), **settings)
+
+
+def train(training, steps, *, size=2, changed=lambda indices, losses: losses):
+    """Steps; by step, the shares and which microbatches counted."""
+    losses, log = zoo.losses_of(training.model, "llama", BATCH), []
+    for batch in training.logical_batches(steps):
+        counted = []
+        for indices in batch.microbatches(size):
+            with training.record(len(indices)) as recording:
+                recording.backward(changed(indices, losses(indices).double()))
+            counted.append(recording.counts)
+        training.step()
+        log.append((batch.indices.tolist(), counted))
+    return log
+
+
+def flat(tensors):
+    return torch.cat([tensor.flatten() for tensor in tensors.values()]).double().numpy()
+
+
+def trained(rank, *, sharded, steps=4, size=2, own_weights=False, by_hand=False, dtype=torch.float64, **changes):
+    """Adapters after `steps`, and what each process did and held."""
+    options = {name: changes.pop(name) for name in ("checkpointing",) if name in changes}
+    model = llama(seed=rank if own_weights else 0, dtype=dtype, **options)
+    policy = changes.pop("mp_policy", None)
+    if by_hand:
+        shard_by_hand(model)
+    elif sharded:
+        assert shard_frozen(model, mp_policy=policy) is model
+    before, frozen = flat(adapters(model)), bytes_here(model)
+    training = private(model, **changes)
+    log = train(training, steps, size=size)
+    return {
+        "before": before,
+        "adapters": flat(adapters(model)),
+        "log": log,
+        "frozen bytes": (frozen, bytes_here(model)),
+        "plain": all(type(p.data) is torch.Tensor for p in training.clipping.parameters.values()),
+        "epsilon": training.epsilon(delta=1e-5).upper,
+        "recorded": training.ledger.steps,
+        "whole": gathered(model),
+    }
+
+
+def shard_by_hand(model):
+    """As torch's documentation has it; the blocks only, without the model itself."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh, ignored = init_device_mesh("cpu", (2,)), {p for p in model.parameters() if p.requires_grad}
+    for block in model.base_model.model.model.layers:
+        fully_shard(block, mesh=mesh, ignored_params=ignored)
+
+
+def bytes_here(model):
+    """Bytes of storage of the frozen parameters in this process, padding included, each storage once."""
+    local = [p.to_local() if hasattr(p, "to_local") else p for p in model.parameters() if not p.requires_grad]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in local}.values())
+
+
+def gathered(model):
+    """The frozen weights as a whole; collective."""
+    whole = {n: p.detach() for n, p in model.named_parameters() if not p.requires_grad}
+    return flat({n: p.full_tensor() if hasattr(p, "full_tensor") else p for n, p in whole.items()})
+
+
+def resumed(rank, *, folder, stop, steps):
+    """As `trained`, but begun anew after `stop` steps from adapters, optimizer and private state."""
+    path, model = folder / "ledger.jsonl", shard_frozen(llama())
+    training = private(model, ledger=path)
+    train(training, stop)
+    if rank == 0:
+        held = {"adapters": peft.get_peft_model_state_dict(model), "optimizer": training.optimizer.state_dict()}
+        torch.save({**held, "private": training.state_dict()}, folder / "state.pt")
+    torch.distributed.barrier()
+    state = torch.load(folder / "state.pt")
+    model = llama()
+    with torch.no_grad():
+        for parameter in (p for p in model.parameters() if p.requires_grad):
+            parameter.zero_()
+    shard_frozen(model)
+    peft.set_peft_model_state_dict(model, state["adapters"])
+    training = private(model, ledger=path)
+    training.optimizer.load_state_dict(state["optimizer"])
+    training.load_state_dict(state["private"])
+    train(training, steps - stop)
+    return {"adapters": flat(adapters(model)), "recorded": training.ledger.steps}
+
+
+def evaluated_between(rank, *, steps):
+    """An evaluation before make_private and after each step leaves whole weights behind; the optimizer holds all."""
+    model = shard_frozen(llama())
+    losses, found = zoo.losses_of(model, "llama", BATCH), []
+
+    def evaluate():
+        with torch.no_grad():
+            found.append(losses(torch.arange(3)).sum().item())
+
+    evaluate()
+    for module in (m for m in model.modules() if hasattr(m, "reshard")):
+        module.reshard()  # the optimizer is to hold the pieces
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    evaluate()
+    settings = {"mechanism": Gaussian(1.0), "clipping_norm": 0.5, "dataset_size": RECORDS, "seed": 1}
+    training = make_private(model, optimizer, sampling_rate=0.1, divisor=2.0, **settings)
+    sizes = []
+    for _ in range(steps):
+        sizes += [len(share) for share, _ in train(training, 1)]
+        evaluate()
+    return {"losses": found, "sizes": sizes, "adapters": flat(adapters(model))}
+
+
+def errors_then_training(rank, *, how):
+    """The second process, or both, do something wrong once; then both go on. The error and the adapters."""
+    model = shard_frozen(llama())
+    training = private(model, seed=7)
+    batch = training.next_batch()
+    losses = zoo.losses_of(model, "llama", BATCH)
+    indices = next(batch.microbatches(3))
+    wrong = rank == 1 or how == "mixed in all"
+    error = None
+    try:
+        with training.record(99 if how == "too many" and wrong else len(indices)) as recording:
+            found = losses(indices)
+            if how.startswith("mixed") and wrong:
+                found = found - found.mean().detach() * 0 + found.flip(0)
+            recording.backward(found.mean() if how == "mean" and wrong else found)
+    except (ValueError, RuntimeError) as caught:
+        error = f"{type(caught).__name__}: {caught}"
+    for indices in batch.microbatches(3):
+        with training.record(len(indices)) as recording:
+            recording.backward(losses(indices))
+    training.step()
+    train(training, 2)
+    return {"error": error, "adapters": flat(adapters(model))}
+
+
+def unequal_numbers(rank):
+    """Microbatches of another size in each process."""
+    train(private(shard_frozen(llama()), sampling_rate=1.0), 1, size=(2, 4)[rank])
+
+
+def recorded_for_nothing(rank):
+    """All examples were recorded, then one more microbatch in all processes."""
+    training = private(shard_frozen(llama()))
+    batch = training.next_batch()
+    losses = zoo.losses_of(training.model, "llama", BATCH)
+    for indices in [*batch.microbatches(3), torch.tensor([0])]:
+        with training.record(len(indices)) as recording:
+            recording.backward(losses(indices))
+
+
+def refused(rank, *, how):
+    """What make_private, make_zeroth_order or shard_frozen refuse."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    mesh, model = init_device_mesh("cpu", (2,)), llama()
+    if how == "trained":
+        fully_shard(model, mesh=mesh)
+    elif how == "trained later":
+        next(p for p in shard_frozen(model).parameters() if not p.requires_grad).requires_grad_(True)
+    elif how == "tensor parallel":
+        layer = model.base_model.model.lm_head
+        layer.weight = torch.nn.Parameter(distribute_tensor(layer.weight.detach(), mesh, [Shard(0)]), False)
+    elif how == "fallback":
+        block = shard_frozen(model).base_model.model.model.layers[0]
+        block.gate = torch.nn.Parameter(torch.ones(()))
+    elif how == "twice":
+        shard_frozen(shard_frozen(model))
+    elif how == "all trained":
+        shard_frozen(model.requires_grad_(True))
+    elif how == "none trained":
+        shard_frozen(model.requires_grad_(False))
+    elif how == "meta":
+        shard_frozen(model.to("meta"))
+    elif how == "foreign block":
+        shard_frozen(model, blocks=[torch.nn.Linear(2, 2)])
+    elif how == "two-dimensional mesh":
+        shard_frozen(model, mesh=init_device_mesh("cpu", (1, 2), mesh_dim_names=("a", "b")))
+    elif how == "unlike models":
+        shard_frozen(llama(dtype=torch.float32) if rank else model)
+    if how == "zeroth order":
+        settings = {"mechanism": Gaussian(1.0), "clipping_norm": 1.0, "dataset_size": RECORDS, "sampling_rate": 0.5}
+        shard_frozen(model).eval()
+        make_zeroth_order(model, **settings, divisor=6.0, smoothing=1e-3, learning_rate=0.1)
+    else:
+        alone = {"process_group": None} if how == "alone" else {}
+        private(shard_frozen(model) if alone else model, **alone)
+
+
+def blocks_of(rank, *, mesh):
+    """`blocks` chosen by hand, an outer and an inner one, on a mesh that is given; which modules were sharded."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule
+
+    model = llama()
+    layers = model.base_model.model.model.layers
+    options = {"mesh": init_device_mesh("cpu", (2,))} if mesh else {}
+    shard_frozen(model, blocks=[layers[1], layers[1].mlp], **options)
+    with contextlib.suppress(StopIteration):
+        log = train(private(model), 2)
+    return {
+        "sharded": [name for name, module in model.named_modules() if isinstance(module, FSDPModule)],
+        "adapters": flat(adapters(model)),
+        "log": log,
+    }
