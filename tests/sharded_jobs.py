@@ -1,8 +1,7 @@
-"""What the two processes of `process_pair` do with a tiny Llama whose frozen weights are sharded; and one, for itself."""
+"""What the two processes of `process_pair` do with a tiny Llama of sharded frozen weights; and one, by itself."""
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 
 import model_zoo as zoo
@@ -48,14 +47,14 @@ def private(model, **changes):
     return make_private(model, torch.optim.AdamW(held, lr=0.05), **settings)
 
 
-def train(training, steps, *, size=2, changed=lambda indices, losses: losses):
+def train(training, steps, *, size=2):
     """Steps; by step, the shares and which microbatches counted."""
     losses, log = zoo.losses_of(training.model, "llama", BATCH), []
     for batch in training.logical_batches(steps):
         counted = []
         for indices in batch.microbatches(size):
             with training.record(len(indices)) as recording:
-                recording.backward(changed(indices, losses(indices).double()))
+                recording.backward(losses(indices))
             counted.append(recording.counts)
         training.step()
         log.append((batch.indices.tolist(), counted))
@@ -92,10 +91,9 @@ def trained(rank, *, sharded, steps=4, size=2, own_weights=False, by_hand=False,
 
 def shard_by_hand(model):
     """As torch's documentation has it; the blocks only, without the model itself."""
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh, ignored = init_device_mesh("cpu", (2,)), {p for p in model.parameters() if p.requires_grad}
+    mesh, ignored = _pair_mesh(), {p for p in model.parameters() if p.requires_grad}
     for block in model.base_model.model.model.layers:
         fully_shard(block, mesh=mesh, ignored_params=ignored)
 
@@ -150,7 +148,7 @@ def evaluated_between(rank, *, steps):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     evaluate()
     settings = {"mechanism": Gaussian(1.0), "clipping_norm": 0.5, "dataset_size": RECORDS, "seed": 1}
-    training = make_private(model, optimizer, sampling_rate=0.1, divisor=2.0, **settings)
+    training = make_private(model, optimizer, sampling_rate=0.05, divisor=1.0, **settings)
     sizes = []
     for _ in range(steps):
         sizes += [len(share) for share, _ in train(training, 1)]
@@ -171,7 +169,7 @@ def errors_then_training(rank, *, how):
         with training.record(99 if how == "too many" and wrong else len(indices)) as recording:
             found = losses(indices)
             if how.startswith("mixed") and wrong:
-                found = found - found.mean().detach() * 0 + found.flip(0)
+                found = found + found.flip(0)
             recording.backward(found.mean() if how == "mean" and wrong else found)
     except (ValueError, RuntimeError) as caught:
         error = f"{type(caught).__name__}: {caught}"
@@ -199,58 +197,71 @@ def recorded_for_nothing(rank):
 
 
 def refused(rank, *, how):
-    """What make_private, make_zeroth_order or shard_frozen refuse."""
+    """What make_private refuses, or what comes before it does."""
+    private(_REFUSED[how](rank, llama()), **({"process_group": None} if how == "alone" else {}))
+
+
+def _pair_mesh(shape=(2,), **more):
     from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh("cpu", shape, **more)
+
+
+def _shard_all(rank, model):
     from torch.distributed.fsdp import fully_shard
+
+    return fully_shard(model, mesh=_pair_mesh())
+
+
+def _train_a_piece(rank, model):
+    next(p for p in shard_frozen(model).parameters() if not p.requires_grad).requires_grad_(True)
+    return model
+
+
+def _split_the_head(rank, model):
     from torch.distributed.tensor import Shard, distribute_tensor
 
-    mesh, model = init_device_mesh("cpu", (2,)), llama()
-    if how == "trained":
-        fully_shard(model, mesh=mesh)
-    elif how == "trained later":
-        next(p for p in shard_frozen(model).parameters() if not p.requires_grad).requires_grad_(True)
-    elif how == "tensor parallel":
-        layer = model.base_model.model.lm_head
-        layer.weight = torch.nn.Parameter(distribute_tensor(layer.weight.detach(), mesh, [Shard(0)]), False)
-    elif how == "fallback":
-        block = shard_frozen(model).base_model.model.model.layers[0]
-        block.gate = torch.nn.Parameter(torch.ones(()))
-    elif how == "twice":
-        shard_frozen(shard_frozen(model))
-    elif how == "all trained":
-        shard_frozen(model.requires_grad_(True))
-    elif how == "none trained":
-        shard_frozen(model.requires_grad_(False))
-    elif how == "meta":
-        shard_frozen(model.to("meta"))
-    elif how == "foreign block":
-        shard_frozen(model, blocks=[torch.nn.Linear(2, 2)])
-    elif how == "two-dimensional mesh":
-        shard_frozen(model, mesh=init_device_mesh("cpu", (1, 2), mesh_dim_names=("a", "b")))
-    elif how == "unlike models":
-        shard_frozen(llama(dtype=torch.float32) if rank else model)
-    if how == "zeroth order":
-        settings = {"mechanism": Gaussian(1.0), "clipping_norm": 1.0, "dataset_size": RECORDS, "sampling_rate": 0.5}
-        shard_frozen(model).eval()
-        make_zeroth_order(model, **settings, divisor=6.0, smoothing=1e-3, learning_rate=0.1)
-    else:
-        alone = {"process_group": None} if how == "alone" else {}
-        private(shard_frozen(model) if alone else model, **alone)
+    head = model.base_model.model.lm_head
+    head.weight = torch.nn.Parameter(distribute_tensor(head.weight.detach(), _pair_mesh(), [Shard(0)]), False)
+    return model
+
+
+def _without_a_rule(rank, model):
+    shard_frozen(model).base_model.model.model.layers[0].gate = torch.nn.Parameter(torch.ones(()))
+    return model
+
+
+def _without_gradients(rank, model):
+    settings = {"mechanism": Gaussian(1.0), "clipping_norm": 1.0, "dataset_size": RECORDS, "sampling_rate": 0.5}
+    shard_frozen(model).eval()
+    make_zeroth_order(model, **settings, divisor=6.0, smoothing=1e-3, learning_rate=0.1)
+
+
+_REFUSED = {
+    "trained": _shard_all,
+    "trained later": _train_a_piece,
+    "tensor parallel": _split_the_head,
+    "fallback": _without_a_rule,
+    "zeroth order": _without_gradients,
+    "alone": lambda rank, model: shard_frozen(model),
+    "twice": lambda rank, model: shard_frozen(shard_frozen(model)),
+    "all trained": lambda rank, model: shard_frozen(model.requires_grad_(True)),
+    "none trained": lambda rank, model: shard_frozen(model.requires_grad_(False)),
+    "meta": lambda rank, model: shard_frozen(model.to("meta")),
+    "foreign block": lambda rank, model: shard_frozen(model, blocks=[torch.nn.Linear(2, 2)]),
+    "two-dimensional mesh": lambda rank, model: shard_frozen(model, mesh=_pair_mesh((1, 2), mesh_dim_names=("a", "b"))),
+    "unlike models": lambda rank, model: shard_frozen(llama(dtype=torch.float32) if rank else model),
+}
 
 
 def blocks_of(rank, *, mesh):
     """`blocks` chosen by hand, an outer and an inner one, on a mesh that is given; which modules were sharded."""
-    from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FSDPModule
 
     model = llama()
     layers = model.base_model.model.model.layers
-    options = {"mesh": init_device_mesh("cpu", (2,))} if mesh else {}
+    options = {"mesh": _pair_mesh()} if mesh else {}
     shard_frozen(model, blocks=[layers[1], layers[1].mlp], **options)
-    with contextlib.suppress(StopIteration):
-        log = train(private(model), 2)
-    return {
-        "sharded": [name for name, module in model.named_modules() if isinstance(module, FSDPModule)],
-        "adapters": flat(adapters(model)),
-        "log": log,
-    }
+    train(private(model), 2)
+    sharded = [name for name, module in model.named_modules() if isinstance(module, FSDPModule)]
+    return {"sharded": sharded, "adapters": flat(adapters(model))}

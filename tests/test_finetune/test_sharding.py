@@ -199,4 +199,4 @@ def test_idle_microbatches_hold_record_0(largest, own, size, idle):
     assert batch.idle(size) == idle
     pieces = [piece.tolist() for piece in batch.microbatches(size)]
     assert pieces[len(pieces) - idle :] == [[0]] * idle
-    assert sum(pieces[: len(pieces) - idle], []) == list(range(3, 3 + own))
+    assert [i for piece in pieces[: len(pieces) - idle] for i in piece] == list(range(3, 3 + own))
