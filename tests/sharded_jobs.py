@@ -163,8 +163,9 @@ def errors_then_training(rank, *, how):
     batch = training.next_batch()
     losses = zoo.losses_of(model, "llama", BATCH)
     indices = next(batch.microbatches(3))
-    wrong = rank == 1 or how == "mixed in all"
+    wrong = rank == 1 or how.endswith("in all")
     error = None
+    fault = fails_in(model, how)
     try:
         with training.record(99 if how == "too many" and wrong else len(indices)) as recording:
             found = losses(indices)
@@ -173,12 +174,25 @@ def errors_then_training(rank, *, how):
             recording.backward(found.mean() if how == "mean" and wrong else found)
     except (ValueError, RuntimeError) as caught:
         error = f"{type(caught).__name__}: {caught}"
+    fault.remove()
     for indices in batch.microbatches(3):
         with training.record(len(indices)) as recording:
             recording.backward(losses(indices))
     training.step()
     train(training, 2)
     return {"error": error, "adapters": flat(adapters(model))}
+
+
+def fails_in(model, how):
+    """A hook that fails in the middle of a pass, inside of a block; remove it in the end."""
+
+    def fail(*_):
+        raise RuntimeError(how)
+
+    inner = model.base_model.model.model.layers[0].mlp.up_proj
+    if how == "forward in all":
+        return inner.register_forward_hook(fail)
+    return inner.register_full_backward_hook(fail if how == "backward in all" else lambda *_: None)
 
 
 def unequal_numbers(rank):

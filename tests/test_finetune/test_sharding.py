@@ -121,6 +121,8 @@ def test_an_evaluation_may_come_between(pair):
         ("mean", "ValueError: expected one loss per example", "ProcessError: backward(losses) failed in another"),
         ("mixed", "ValueError: the loss of one example depends", "ProcessError: looking for mixed examples failed in"),
         ("mixed in all", "ValueError: the loss of one example depends", "ValueError: the loss of one example depends"),
+        ("forward in all", "RuntimeError: forward", "RuntimeError: forward"),
+        ("backward in all", "RuntimeError: backward", "RuntimeError: backward"),
     ],
 )
 def test_an_error_in_one_process_is_one_in_both_and_both_can_go_on(pair, how, here, there):
