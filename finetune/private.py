@@ -339,6 +339,7 @@ class PrivateTraining:
         """Give model and optimizer back for use without privacy; nothing of this object stays on them."""
         for guard in self._guards:
             guard.remove()
+        self._clipping.lockstep.settle()
         self._attached = False
 
     def state_dict(self) -> dict[str, Any]:

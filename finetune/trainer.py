@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from ..mechanisms import Mechanism
 from .layer_rules import LAYER_RULES, Rules
 from .private import innermost
 from .replicas import check_not_wrapped
+from .sampling import LogicalBatch
 from .secure import check_secure
 from .settings import PrivacySettings
 from .support import trainable_parameters
@@ -81,8 +82,9 @@ class PrivateTrainer(Trainer):
     Raises:
         ValueError: an argument that private training does not take; no loss is known for the model.
 
-    Started by torchrun or accelerate in several processes, with a whole copy of the model in each, they share each
-    logical batch; the noise is drawn once. The first process logs and saves. See docs/scaling.md.
+    Started by torchrun or accelerate in several processes, with a whole copy of the model in each, or its frozen
+    weights in pieces (`shard_frozen`), they share each logical batch; the noise is drawn once. The first process logs
+    and saves. See docs/scaling.md.
 
     Each line of the log has `epsilon`, the proven upper end so far; no line before the first release has one. The
     model comes out as it went in, without hooks; evaluation, prediction and saving are the Trainer's own.
@@ -241,14 +243,22 @@ class PrivateTrainer(Trainer):
             raise RuntimeError("private training takes its batches from its own get_train_dataloader() only")
         self._set_train_mode(model)
         total = torch.zeros((), device=self.args.device)
-        for rows in microbatches(self._training_rows(batch.indices.tolist()), self.args.train_batch_size):
+        for rows in self._microbatches(batch):
             with training.record(len(rows)) as recording:
                 losses = self._example_losses(model, self.data_collator(rows))
                 recording.backward(losses)
-            total += losses.detach().sum()
+            if recording.counts:
+                total += losses.detach().sum()
         self._free_memory()
         training.privatise()
         return self._mean_over_processes(total, len(batch)) if self._log_training_loss else torch.zeros_like(total)
+
+    def _microbatches(self, batch: LogicalBatch) -> Iterator[list[Any]]:
+        """The rows of each microbatch; at last those that are for nothing, so that all processes take as many."""
+        size = self.args.train_batch_size
+        yield from microbatches(self._training_rows(batch.indices.tolist()), size)
+        for _ in range(batch.idle(size)):
+            yield self._training_rows([0])
 
     def _mean_over_processes(self, total: Tensor, count: int) -> Tensor:
         """The mean loss of the whole logical batch."""

@@ -38,6 +38,7 @@ def _publishes_checkpoints(strategy: Any) -> bool:
 
 _KINDS = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 _WHOLE_COPIES = "train in one process, or in several with a whole copy each (torchrun), without it"
+_SHARDED = "leave it out, and give the Trainer a model whose frozen weights optnoise.finetune.shard_frozen has sharded"
 _REFUSED = (
     _Refusal(
         "gradient_accumulation_steps",
@@ -94,7 +95,7 @@ _REFUSED = (
         "itself, by LoRA or by freezing",
     ),
     _Refusal("deepspeed", _is_set, f"it owns backward pass and step; {_WHOLE_COPIES}"),
-    _Refusal("fsdp", _is_set, f"it shards the gradients; {_WHOLE_COPIES}"),
+    _Refusal("fsdp", _is_set, f"it shards what is trained too; {_SHARDED}"),
     _Refusal("parallelism_config", _is_set, f"it splits the model over processes; {_WHOLE_COPIES}"),
     _Refusal(
         "n_gpu",
@@ -162,13 +163,13 @@ def steps_per_epoch(privacy: PrivacySettings) -> int:
 def check_placement(trainer: Trainer) -> None:
     """Raise ValueError for what only shows once accelerate is set up: its launcher's plugins, a model in pieces."""
     check_arguments(trainer.args)
-    for name, found in (
-        ("deepspeed", trainer.is_deepspeed_enabled),
-        ("fsdp", trainer.is_fsdp_enabled),
-        ("a model spread over several devices", trainer.is_model_parallel),
+    for name, found, way_out in (
+        ("deepspeed", trainer.is_deepspeed_enabled, _WHOLE_COPIES),
+        ("fsdp", trainer.is_fsdp_enabled, _SHARDED),
+        ("a model spread over several devices", trainer.is_model_parallel, _WHOLE_COPIES),
     ):
         if found:
-            raise ValueError(f"PrivateTrainer does not take {name}: {_WHOLE_COPIES}")
+            raise ValueError(f"PrivateTrainer does not take {name}: {way_out}")
     kind = trainer.accelerator.distributed_type
     if kind not in _KINDS:
         raise ValueError(f"PrivateTrainer does not take distributed_type={kind.value}: {_WHOLE_COPIES}")

@@ -11,8 +11,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sharded_jobs
+import sharded_trainer_job
+import torch
 import trainer_job
 from optnoise.accounting import Ledger
+from safetensors.torch import load_file
 
 pytestmark = pytest.mark.slow
 TESTS = Path(__file__).parents[1]
@@ -97,12 +101,46 @@ def test_data_in_another_order_are_refused(reports):
         assert "expected the same train_dataset, in the same order" in report["unlike"]
 
 
-def test_the_script_of_the_documentation_runs(tmp_path):
+def scripts_of_the_documentation():
     text = (TESTS.parent / "docs" / "scaling.md").read_text(encoding="utf-8")
-    (script,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
+def test_the_script_of_the_documentation_runs(tmp_path):
+    script, _ = scripts_of_the_documentation()
     (tmp_path / "script.py").write_text(script)
     printed = torchrun("script.py", cwd=tmp_path)
     ledger = Ledger(tmp_path / "ledger.jsonl")
     assert ledger.steps == 20
     assert f"epsilon <= {ledger.epsilon(delta=1e-5).upper:.2f}" in printed
     assert (tmp_path / "model.pt").is_file()
+
+
+def test_the_sharded_script_of_the_documentation_runs(tmp_path):
+    _, script = scripts_of_the_documentation()
+    (tmp_path / "sharded.py").write_text(script)
+    printed = torchrun("sharded.py", cwd=tmp_path)
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    assert ledger.steps == 10
+    assert f"epsilon <= {ledger.epsilon(delta=1e-5).upper:.2f}" in printed
+    assert (tmp_path / "adapters" / "adapter_model.safetensors").is_file()
+
+
+def test_sharded_frozen_weights_train_as_whole_ones(tmp_path):
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    alone = sharded_trainer_job.whole(tmp_path / "one")
+    torchrun(TESTS / "sharded_trainer_job.py", tmp_path / "two", cwd=tmp_path)
+    first, second = (json.loads((tmp_path / "two" / f"report-{rank}.json").read_text()) for rank in range(2))
+    for run, recorded in (("first", 6), ("resumed", 9)):
+        assert first[run]["adapters"] == second[run]["adapters"]
+        np.testing.assert_allclose(first[run]["adapters"], alone[run]["adapters"], rtol=0, atol=1e-11)
+        assert np.abs(np.array(alone[run]["adapters"]) - alone["before"]).max() > 0.01
+        for found in (first, second):
+            assert found[run]["recorded"] == alone[run]["recorded"] == recorded
+            assert found[run]["losses"] == pytest.approx(alone[run]["losses"], abs=1e-6)
+            assert found[run]["bytes"] < 0.55 * alone[run]["bytes"]
+    one, two = (load_file(tmp_path / name / "model" / "adapter_model.safetensors") for name in ("one", "two"))
+    assert one.keys() == two.keys()
+    assert len(one) == len(sharded_jobs.adapters(sharded_jobs.llama()))
+    assert all(torch.allclose(one[name], two[name], rtol=0, atol=1e-11) for name in one)
