@@ -132,16 +132,12 @@ def wrapped(rank):
     private(model)
 
 
-def sharded(rank, *, root):
-    """A model whose layers, or which itself, is sharded by FSDP2; adapters on it would be plain."""
+def sharded(rank):
+    """A model that is trained as a whole, sharded by FSDP2."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    model = network(dtype=torch.float32)
-    fully_shard(model if root else model[0], mesh=init_device_mesh("cpu", (2,)))
-    if not root:
-        model[0].requires_grad_(False)
-    private(model)
+    private(fully_shard(network(dtype=torch.float32), mesh=init_device_mesh("cpu", (2,))))
 
 
 def ends_in_second(rank):

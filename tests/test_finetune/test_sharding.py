@@ -10,6 +10,7 @@ import sharded_jobs as jobs
 import torch
 from optnoise.accounting import Ledger
 from optnoise.finetune import PerLayer, shard_frozen
+from optnoise.finetune.replicas import check_not_wrapped
 from optnoise.finetune.sampling import LogicalBatch
 from optnoise.mechanisms import Gaussian, Laplace
 from process_pair import Pair
@@ -202,3 +203,13 @@ def test_idle_microbatches_hold_record_0(largest, own, size, idle):
     pieces = [piece.tolist() for piece in batch.microbatches(size)]
     assert pieces[len(pieces) - idle :] == [[0]] * idle
     assert [i for piece in pieces[: len(pieces) - idle] for i in piece] == list(range(3, 3 + own))
+
+
+def test_the_older_fsdp_is_refused():
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    model = FullyShardedDataParallel.__new__(FullyShardedDataParallel)  # its own __init__ needs a GPU
+    torch.nn.Module.__init__(model)
+    model.add_module("_fsdp_wrapped_module", torch.nn.Linear(2, 2))
+    with pytest.raises(ValueError, match=r"FullyShardedDataParallel, which shards what is trained too; .*shard_frozen"):
+        check_not_wrapped(model)

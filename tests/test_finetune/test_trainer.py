@@ -788,7 +788,7 @@ REFUSED = {
     "include_num_input_tokens_seen": ("all", "private"),
     "optim_target_modules": (["attn"], "LoRA"),
     "deepspeed": ({"zero": 1}, "one process"),
-    "fsdp": ("full_shard", "one process"),
+    "fsdp": ("full_shard", "shard_frozen"),
     "parallelism_config": (object(), "one process"),
     "enable_jit_checkpoint": (True, "save_steps"),
     "hub_strategy": ("all_checkpoints", "every_save"),
