@@ -210,6 +210,6 @@ def test_the_older_fsdp_is_refused():
 
     model = FullyShardedDataParallel.__new__(FullyShardedDataParallel)  # its own __init__ needs a GPU
     torch.nn.Module.__init__(model)
-    model.add_module("_fsdp_wrapped_module", torch.nn.Linear(2, 2))
+    model._modules["_fsdp_wrapped_module"] = torch.nn.Linear(2, 2)
     with pytest.raises(ValueError, match=r"FullyShardedDataParallel, which shards what is trained too; .*shard_frozen"):
         check_not_wrapped(model)
