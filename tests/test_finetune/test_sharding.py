@@ -10,12 +10,14 @@ import sharded_jobs as jobs
 import torch
 from optnoise.accounting import Ledger
 from optnoise.finetune import PerLayer, shard_frozen
+from optnoise.finetune.probe import bit_splits
 from optnoise.finetune.replicas import check_not_wrapped
 from optnoise.finetune.sampling import LogicalBatch
 from optnoise.mechanisms import Gaussian, Laplace
 from process_pair import Pair
 
 SILENT = Gaussian(1e-12)
+SEED_OF_FIVE = 9  # its first Poisson batch has 5 examples
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +50,27 @@ def test_two_processes_with_half_the_frozen_weights_train_as_one(pair, changes):
         assert found["plain"]
         assert np.array_equal(found["whole"], alone["whole"])
         assert (found["epsilon"], found["recorded"]) == (alone["epsilon"], alone["recorded"])
-    idle = {"first": 0, "second": 0}
+    idle = 0
     for whole, one, other in zip(alone["log"], first["log"], second["log"], strict=True):
         assert sorted(one[0] + other[0]) == whole[0]
         assert len(one[1]) == len(other[1])  # as many microbatches
-        idle["first"] += one[1].count(False)
-        idle["second"] += other[1].count(False)
+        assert all(one[1])  # the first has the largest share
+        idle += other[1].count(False)
     if "sampling_rate" in changes:
         assert any(not share for share, _ in alone["log"])
         assert any(not share and counted for share, counted in second["log"])
-        assert idle["second"] > 0
+        assert idle > 0
+
+
+def test_probes_for_mixed_examples_differ_and_nobody_waits(pair):
+    """The first microbatch of 3 in one process and of 2 in the other: 4 backward passes more there, 2 here."""
+    changes = {"mechanism": SILENT, "size": 4, "seed": SEED_OF_FIVE}
+    alone = jobs.trained(0, sharded=False, process_group=None, **changes)
+    first, second = pair.run(jobs.trained, sharded=True, **changes)
+    shares = [len(found["log"][0][0]) for found in (first, second)]
+    assert [len(list(bit_splits(share))) for share in shares] == [4, 2]
+    assert np.array_equal(first["adapters"], second["adapters"])
+    np.testing.assert_allclose(first["adapters"], alone["adapters"], rtol=0, atol=1e-11)
 
 
 def test_float32_agrees_to_its_precision(pair):
