@@ -1,4 +1,4 @@
-"""Training steps with ghost clipping against steps without privacy, and against Opacus' ghost mode: time and memory.
+"""Training steps with ghost clipping against steps without privacy, and against Opacus' ghost and hook modes.
 
 Models from configurations with random weights; batch, length and losses are the same for all; every engine takes whole
 steps: forward, backward, clipping and noise where there are any, AdamW. Times are ratios to the step without privacy,
@@ -58,7 +58,7 @@ class Setting:
     dtype: torch.dtype = torch.float32
 
 
-def _roberta(**sizes: Any) -> nn.Module:
+def roberta(**sizes: Any) -> nn.Module:
     return hf.RobertaForSequenceClassification(hf.RobertaConfig(num_labels=2, max_position_embeddings=514, **sizes))
 
 
@@ -78,11 +78,11 @@ SMALL_LLAMA = _small(intermediate_size=1024, num_key_value_heads=2, vocab_size=3
 LARGE = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 
 SETTINGS = {
-    "roberta": Setting(lambda: _roberta(vocab_size=50265, **_small()), is_language_model=False),
+    "roberta": Setting(lambda: roberta(vocab_size=50265, **_small()), is_language_model=False),
     "gpt2": Setting(lambda: _gpt2(n_embd=384, n_layer=6, n_head=6), is_language_model=True),
     "llama": Setting(lambda: _llama(**SMALL_LLAMA), is_language_model=True),
     "llama-lora": Setting(lambda: _llama(**SMALL_LLAMA), is_language_model=True, lora=True),
-    "roberta-large": Setting(lambda: _roberta(vocab_size=50265, **LARGE), is_language_model=False, batch=32),
+    "roberta-large": Setting(lambda: roberta(vocab_size=50265, **LARGE), is_language_model=False, batch=32),
     "gpt2-medium": Setting(
         lambda: _gpt2(n_embd=1024, n_layer=24, n_head=16), is_language_model=True, batch=8, length=512
     ),
@@ -189,10 +189,30 @@ def opacus_ghost(case: Case) -> Step:
     return step
 
 
+def opacus_hooks(case: Case) -> Step:
+    """Opacus' default: every per-example gradient is stored."""
+    from opacus.grad_sample import GradSampleModule
+    from opacus.optimizers import DPOptimizer
+
+    model = GradSampleModule(case.model, loss_reduction="mean", strict=False)
+    optimizer = DPOptimizer(
+        case.optimizer, noise_multiplier=1.0, max_grad_norm=CLIPPING_NORM, expected_batch_size=len(case.labels)
+    )
+
+    def step() -> None:
+        case.losses(model).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+BASE = "without privacy"
 ENGINES: dict[str, Callable[[Case], Step]] = {
-    "without privacy": without_privacy,
+    BASE: without_privacy,
     "optnoise": optnoise,
     "Opacus ghost": opacus_ghost,
+    "Opacus hooks": opacus_hooks,
 }
 
 
@@ -246,35 +266,42 @@ def _resident(field: str) -> int:
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith(f"{field}:"))
 
 
-def memory_of(name: str, engine: str, device: str) -> int | None:
-    """`peak_memory` in a fresh process; None if the engine fails there."""
-    command = [sys.executable, __file__, "--memory-of", name, engine, "--device", device]
+def memory_of(script: str, name: str, engine: str, device: str) -> int | None:
+    """What `script --memory-of` prints, `peak_memory` in a fresh process; None if the engine fails there."""
+    command = [sys.executable, script, "--memory-of", name, engine, "--device", device]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
     return int(run.stdout.strip().splitlines()[-1]) if run.returncode == 0 else None
 
 
-def measure(names: list[str], engines: list[str], rounds: int, device: str, with_memory: bool) -> list[dict[str, Any]]:
+def measure(
+    settings: dict[str, Setting], engines: list[str], rounds: int, device: str, script: str | None
+) -> list[dict[str, Any]]:
+    """A row for each setting and engine; memory is measured by `script --memory-of`, not at all if that is None."""
     rows = []
-    for name in names:
-        times = step_times(SETTINGS[name], engines, rounds, device)
+    for name, setting in settings.items():
+        times = step_times(setting, engines, rounds, device)
         gc.collect()
-        base = times["without privacy"]
-        assert isinstance(base, list), base
-        memory = {engine: memory_of(name, engine, device) for engine in engines} if with_memory else {}
+        memory = {engine: memory_of(script, name, engine, device) for engine in engines} if script else {}
         for engine in engines:
-            row: dict[str, Any] = {"model": name, "engine": engine}
-            found = times[engine]
-            if isinstance(found, str):
-                row["refused"] = found
-            else:
-                row["seconds"] = statistics.median(found)
-                row["time_ratio"] = statistics.median(a / b for a, b in zip(found, base, strict=True))
-                own, plain = memory.get(engine), memory.get("without privacy")
-                if own and plain:
-                    row["bytes"], row["memory_ratio"] = own, own / plain
+            row = {"model": name, "engine": engine, **_summary(times, memory, engine)}
             print(json.dumps(row), flush=True)
             rows.append(row)
     return rows
+
+
+def _summary(times: dict[str, list[float] | str], memory: dict[str, int | None], engine: str) -> dict[str, Any]:
+    """Median seconds, the ratio to the step without privacy (median, least, largest) and the peak of one engine."""
+    found, base = times[engine], times[BASE]
+    assert isinstance(base, list), base
+    if isinstance(found, str):
+        return {"refused": found}
+    ratios = [a / b for a, b in zip(found, base, strict=True)]
+    summary: dict[str, Any] = {"seconds": statistics.median(found), "time_ratio": statistics.median(ratios)}
+    summary["time_ratio_range"] = min(ratios), max(ratios)
+    own, plain = memory.get(engine), memory.get(BASE)
+    if own and plain:
+        summary |= {"bytes": own, "memory_ratio": own / plain}
+    return summary
 
 
 def markdown(rows: list[dict[str, Any]]) -> str:
@@ -285,7 +312,8 @@ def markdown(rows: list[dict[str, Any]]) -> str:
         else:
             size = f"{row['bytes'] / 2**20:.0f} MiB" if "bytes" in row else ""
             ratio = f"{row['memory_ratio']:.2f}" if "memory_ratio" in row else ""
-            cells = [f"{row['seconds']:.3f}", f"{row['time_ratio']:.2f}", size, ratio]
+            low, high = row["time_ratio_range"]
+            cells = [f"{row['seconds']:.3f}", f"{row['time_ratio']:.2f} ({low:.2f} to {high:.2f})", size, ratio]
         lines.append("| " + " | ".join([row["model"], row["engine"], *cells]) + " |")
     return "\n".join(lines)
 
@@ -313,11 +341,13 @@ def main() -> None:
         name, engine = arguments.memory_of
         print(peak_memory(SETTINGS[name], engine, arguments.device))
         return
-    engines = [e for e in ENGINES if e in {*arguments.engines, "without privacy"}]
+    engines = [e for e in ENGINES if e in {*arguments.engines, BASE}]
     if opacus is None:
-        engines = [engine for engine in engines if engine != "Opacus ghost"]
+        engines = [engine for engine in engines if not engine.startswith("Opacus")]
     print(environment(arguments.device))
-    rows = measure(arguments.models, engines, arguments.rounds, arguments.device, not arguments.no_memory)
+    settings = {name: SETTINGS[name] for name in arguments.models}
+    script = None if arguments.no_memory else __file__
+    rows = measure(settings, engines, arguments.rounds, arguments.device, script)
     if arguments.markdown:
         arguments.markdown.write_text(f"{environment(arguments.device)}\n\n{markdown(rows)}\n", encoding="utf-8")
 
