@@ -82,9 +82,9 @@ def train(workload: Any, mechanism: Mechanism, rate: float, seed: int, arguments
 
     for _ in training.logical_batches(arguments.steps):
         training.step(losses)
-    start, dev = workload._places["dev"], len(workload.splits.dev)
+    dev = workload.indices("dev")
     with torch.no_grad():
-        right = head(features[start : start + dev]).argmax(dim=1) == labels[start : start + dev]
+        right = head(features[dev]).argmax(dim=1) == labels[dev]
     return float(right.double().mean())
 
 

@@ -79,6 +79,10 @@ class PooledWorkload(Workload):
     def losses(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         return nn.functional.cross_entropy(_logits(model, batch), batch["labels"], reduction="none")
 
+    def indices(self, split: str) -> Tensor:
+        """Where the rows of `split` stand in `labels` and in the features, (n,)."""
+        return torch.arange(len(self.examples(split))) + self._places[split]
+
     @torch.no_grad()
     def evaluate(self, model: nn.Module, split: str, *, final: bool) -> dict[str, float]:
         start, count = self._places[split], len(self.examples(split))
