@@ -137,4 +137,5 @@ def _rerun(result: AuditResult) -> dict[str, Any]:
         "as_games": None if result.games is None else max(result.games.lower, 0.0),
         "proven": json_interval(result.proven),
         "batches": None if result.batches is None else result.batches.verdict,
+        "contributions": None if result.contributions is None else result.contributions.verdict,
     }

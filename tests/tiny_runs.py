@@ -14,8 +14,8 @@ from tiny_language import build, tokenizer_of
 WORDS = ["film", "plot", "actors", "idea", "heart", "fun", "warm", "whole", "great", "terrible", "good", "bad"]
 
 
-def save_model(folder: Path, family: str, kind: str) -> str:
-    """A tiny random model with its tokenizer; `mean_pooled` is a bare encoder."""
+def save_model(folder: Path, family: str, kind: str, **sizes: int) -> str:
+    """A tiny random model with its tokenizer; `mean_pooled` is a bare encoder, of other `sizes` if wanted."""
     import torch
     import transformers
     from tiny_language import configuration
@@ -23,7 +23,9 @@ def save_model(folder: Path, family: str, kind: str) -> str:
     if kind == "mean_pooled":
         tokenizer = tokenizer_of(family)
         torch.manual_seed(3)
-        transformers.AutoModel.from_config(configuration(family, tokenizer)).save_pretrained(folder)
+        config = configuration(family, tokenizer)
+        config.update(sizes)
+        transformers.AutoModel.from_config(config).save_pretrained(folder)
         tokenizer.save_pretrained(folder)
     else:
         model, tokenizer = build(family, kind, words=("Yes", "Maybe", "No"))

@@ -15,6 +15,7 @@ from ...mechanisms import Mechanism, _validate
 from ..private import PrivateTraining
 from ..sampling import LogicalBatch
 from .canaries import GradientCanaries, Placed, sampled_loss, secret_bits
+from .contributions import ContributionCheck, check_contributions
 from .one_run import OneRunBound, epsilon_from_one_run, guess_options
 from .sampling import BatchCheck, check_batches
 
@@ -37,6 +38,7 @@ class AuditResult:
         games: where each canary was a distinguishing game of its own (coordinate canaries, no data): what they show as
             so many independent draws. Sharper than `bound`, and true of code whose noise and batches are independent;
             other code can be accused by it, but not of exactly that ε.
+        contributions: what single canaries add to the clipped sum (input canaries only).
     """
 
     bound: OneRunBound
@@ -47,6 +49,7 @@ class AuditResult:
     included: NDArray[np.bool_]
     batches: BatchCheck | None = None
     games: EmpiricalEpsilon | None = None
+    contributions: ContributionCheck | None = None
 
     @property
     def lower(self) -> float:
@@ -55,12 +58,14 @@ class AuditResult:
 
     @property
     def contradicted(self) -> bool:
-        """True if `bound` or `games` shows more than is proven, or `batches` are no Poisson samples.
+        """True if `bound` or `games` shows more than is proven, `batches` are no Poisson samples, or one of the
+        `contributions` is larger than the clipping norm.
 
-        Right code is accused by each of the three with at most its own failure probability.
+        Right code is accused by each of the first three with at most its own failure probability, never by the last.
         """
         shown = self.lower if self.games is None else max(self.lower, self.games.lower)
-        return shown > self.proven.upper or (self.batches is not None and self.batches.contradicted)
+        checks = [check for check in (self.batches, self.contributions) if check is not None]
+        return shown > self.proven.upper or any(check.contradicted for check in checks)
 
     @property
     def verdict(self) -> str:
@@ -70,6 +75,8 @@ class AuditResult:
     def __str__(self) -> str:
         games = "" if self.games is None else f"as independent games: epsilon >= {max(self.games.lower, 0.0):.4g}; "
         batches = "" if self.batches is None else f"; Poisson batches: {self.batches.verdict}"
+        if (sizes := self.contributions) is not None:
+            batches += f"; contributions up to {sizes.largest:.4g} of the clipping norm: {sizes.verdict}"
         return (
             f"{self.verdict}: shown epsilon >= {self.lower:.4g} with confidence {self.confidence:g} "
             f"({self.bound.correct} of {sum(self.bound.guesses)} guesses right, {len(self.scores)} canaries); "
@@ -142,7 +149,10 @@ def audit_run(
         training.optimizer.step()
     apart = isinstance(canaries, GradientCanaries) and canaries.kind == "coordinate" and not records
     apart = apart and isinstance(training.mechanism, Mechanism)  # drawn independently per coordinate
-    return _judge(training, score.scores(), coins.numpy(), drawn, records, delta, confidence, guesses, as_games=apart)
+    result = _judge(training, score.scores(), coins.numpy(), drawn, records, delta, confidence, guesses, as_games=apart)
+    if isinstance(canaries, GradientCanaries):
+        return result
+    return dataclasses.replace(result, contributions=check_contributions(training, losses, canaries))
 
 
 def _judge(

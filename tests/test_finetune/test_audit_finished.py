@@ -10,8 +10,10 @@ import shutil
 import pytest
 import torch
 from commands import run_command
+from optnoise.finetune import noise
 from optnoise.finetune.audit.finished import open_run
 from optnoise.finetune.audit.members import losses_of, open_pooled
+from optnoise.finetune.noise import ClippedSum
 from optnoise.finetune.runs import run_recipe
 from optnoise.finetune.sampling import LogicalBatch, PoissonSampler
 from optnoise.mechanisms import Gaussian
@@ -128,3 +130,49 @@ def test_batches_of_fixed_size_are_contradicted(finished, audit, monkeypatch):
     monkeypatch.setattr(PoissonSampler, "draw", fixed)
     code, out, _ = audit(*arguments)
     assert (code, "CONTRADICTION" in out) == (1, True)
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory):
+    """As `finished`, the last layer of a wider encoder trained too: 28,274 parameters, whole batches."""
+    root = tmp_path_factory.mktemp("deep")
+    model = save_model(root / "model", "bert", "mean_pooled", hidden_size=48, intermediate_size=192)
+    data = labelled(root)
+    recipe = recipe_of(
+        model, data, "mean_pooled", model={"trained": "last_layers", "layers": 1}, training={"batch_size": 60}
+    )
+    run_recipe(recipe, mechanism=Gaussian(2.0), output_dir=root / "run", progress=False)
+    return root / "run"
+
+
+CERTAIN = ("--canaries", 20, "--steps", 2, "--seed", 1, "--confidence", 0.9999, "--json")
+
+
+def test_a_deeper_run_with_right_code_is_consistent(deep, audit):
+    code, out, _ = audit(deep, *CERTAIN)
+    found = json.loads(out)["reruns"]
+    assert code == 0
+    assert 0 < found["gradient canaries"]["as_games"] < found["gradient canaries"]["proven"]["upper"]
+    assert found["input canaries"]["contributions"] == "consistent"
+
+
+def test_half_the_noise_is_contradicted(deep, audit, monkeypatch):
+    drawn = noise.draw_noise
+    monkeypatch.setattr(noise, "draw_noise", lambda *arguments, **options: drawn(*arguments, **options) / 2)
+    code, out, _ = audit(deep, *CERTAIN)
+    found = json.loads(out)["reruns"]["gradient canaries"]
+    assert (code, found["verdict"]) == (1, "CONTRADICTION")
+    assert found["as_games"] > found["proven"]["upper"]
+
+
+@pytest.mark.parametrize("layer", ["head.weight", "intermediate.dense.weight"])
+def test_clipping_that_skips_a_layer_is_contradicted(deep, audit, monkeypatch, layer):
+    whole = ClippedSum.add_part
+
+    def add_part(self, name, parts, factors):
+        whole(self, name, parts, torch.ones_like(factors) if name.endswith(layer) else factors)
+
+    monkeypatch.setattr(ClippedSum, "add_part", add_part)
+    code, out, _ = audit(deep, *CERTAIN)
+    found = json.loads(out)["reruns"]["input canaries"]
+    assert (code, found["verdict"], found["contributions"]) == (1, "CONTRADICTION", "CONTRADICTION")

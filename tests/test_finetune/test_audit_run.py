@@ -207,6 +207,18 @@ def test_clipping_that_skips_a_layer_is_caught_by_input_canaries(rate, steps):
     result = run(build, bad_examples(200), data=examples(50), steps=steps)
     assert result.verdict == "CONTRADICTION"
     assert result.lower > result.proven.upper
+    assert result.contributions.largest > 10
+    assert "of the clipping norm: CONTRADICTION" in str(result)
+
+
+def test_contributions_of_right_code_come_up_to_the_clipping_norm():
+    mode = PerLayer(0.1)
+    for clipping_norm in (0.1, mode):
+        result = run(
+            builder(deep, Gaussian(3.0), clipping_norm=clipping_norm, lr=0.003), bad_examples(70), data=examples(5)
+        )
+        assert 0.999 < result.contributions.largest <= 1
+        assert (result.contributions.examples, result.contributions.contradicted) == (64, False)
 
 
 @pytest.mark.usefixtures("one_layer_unclipped")
