@@ -23,6 +23,8 @@ from optnoise.finetune.runs import build, load_recipe
 from optnoise.mechanisms import Gaussian, Laplace, Mechanism
 from optnoise.search import Problem, search
 
+NOISES = ("gaussian", "laplace", "lmo", "best")
+
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -35,6 +37,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--clipping-norm", type=float, default=2.0)
     parser.add_argument("--learning-rate", type=float, nargs="+", default=[0.02, 0.1, 0.5])
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--noises", nargs="+", default=list(NOISES), choices=NOISES, help="in this order")
     parser.add_argument("--noise-free", action="store_true", help="only without noise: how far the estimator gets")
     parser.add_argument("--output", type=Path)
     return parser.parse_args()
@@ -49,13 +52,19 @@ def noises(arguments: argparse.Namespace, target: float) -> dict[str, Mechanism]
         "sampling_rate": arguments.sampling_rate,
         "dimension": 1,
     }
-    found = search(Problem(**question, cost="variance"), progress=True)
-    return {
-        "Gaussian": calibrate(Gaussian(1.0), **question),
-        "Laplace": calibrate(Laplace(1.0), **question),
-        "LMO": found.best_of("lmo").mechanism,
-        f"best found ({found.best.mechanism.family})": found.best.mechanism,
-    }
+    found = None
+    if {"lmo", "best"} & set(arguments.noises):
+        found = search(Problem(**question, cost="variance"), progress=True)
+    chosen: dict[str, Mechanism] = {}
+    for name in arguments.noises:
+        if name == "gaussian":
+            chosen["Gaussian"] = calibrate(Gaussian(1.0), **question)
+        elif name == "laplace":
+            chosen["Laplace"] = calibrate(Laplace(1.0), **question)
+        elif found is not None:
+            best = found.best_of("lmo") if name == "lmo" else found.best
+            chosen["LMO" if name == "lmo" else f"best found ({best.mechanism.family})"] = best.mechanism
+    return chosen
 
 
 def train(workload: Any, mechanism: Mechanism, rate: float, seed: int, arguments: argparse.Namespace) -> float:
