@@ -40,6 +40,7 @@ def main() -> None:
                     recording.backward(torch.nn.functional.cross_entropy(logits, labels[indices], reduction="none"))
             training.step()
         interval = Ledger(file).epsilon(delta=DELTA)
+    assert interval.upper <= EPSILON
     accuracy = (model(features).argmax(dim=1) == labels).double().mean()
     print(f"noise multiplier {noise.noise_multiplier:.4f}, {STEPS} steps")
     print(f"epsilon in [{interval.lower:.4f}, {interval.upper:.4f}] at delta = {DELTA}")
