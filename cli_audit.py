@@ -67,11 +67,11 @@ def _check(canaries: int | None, steps: int | None, confidence: float, seed: int
 
 def _members(run: FinishedRun, confidence: float) -> MembershipResult | str:
     """The attack's result, or why it is refused."""
-    from .finetune.audit.members import attack_members
+    from .finetune.audit.members import Refused, attack_members
 
     try:
         return attack_members(run, confidence=confidence)
-    except ValueError as error:
+    except Refused as error:
         return str(error)
 
 

@@ -19,13 +19,20 @@ from .membership import MembershipResult, membership_inference
 _SIZE = 256
 
 
+class Refused(ValueError):
+    """This part of an audit is not for this run; the run itself is not at fault."""
+
+
 def attack_members(run: FinishedRun, *, confidence: float) -> MembershipResult:
     """Attack the run's saved model by the losses of its training rows and of rows held out by a hash of their text.
 
     The ε is an estimate, not a bound: all records share one model (see `membership`).
 
-    Raises ValueError for a kind other than mean_pooled, a run without held-out rows or weights, or other data.
+    Raises Refused for a kind other than mean_pooled, a run without held-out rows or saved weights; ValueError if the
+    data are not the run's.
     """
+    if not run.recipe.runtime.save_model:
+        raise Refused("the run kept no weights (runtime.save_model = false)")
     pooled, members, _ = open_pooled(run, held_out=True)
     pooled.restore(run.path / "model")
     losses = losses_of(pooled)
@@ -37,14 +44,12 @@ def open_pooled(run: FinishedRun, *, held_out: bool) -> tuple[PooledWorkload, in
     of training rows; the task. Raises ValueError as `attack_members`."""
     recipe = run.recipe
     if recipe.model.kind != "mean_pooled":
-        raise ValueError(
-            f"expected a run with model.kind = mean_pooled, got {recipe.model.kind}: other kinds cannot yet"
-        )
+        raise Refused(f"expected a run with model.kind = mean_pooled, got {recipe.model.kind}: other kinds cannot yet")
     task = task_of(recipe)
     assert isinstance(task, ClassificationTask)
     members, others = _rows(recipe, task)
     if held_out and len(others) < 2:
-        raise ValueError(
+        raise Refused(
             "no rows of this run were held out by a hash of their text (task.dev_share, task.train_share): a dev or "
             "test file may be of another distribution, so membership cannot be judged by it"
         )

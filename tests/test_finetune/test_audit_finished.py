@@ -14,7 +14,7 @@ from optnoise.finetune import noise
 from optnoise.finetune.audit.finished import open_run
 from optnoise.finetune.audit.members import losses_of, open_pooled
 from optnoise.finetune.noise import ClippedSum
-from optnoise.finetune.runs import run_recipe
+from optnoise.finetune.runs import build, run_recipe
 from optnoise.finetune.sampling import LogicalBatch, PoissonSampler
 from optnoise.mechanisms import Gaussian
 from safetensors.torch import load_file
@@ -106,6 +106,29 @@ def test_runs_without_rows_held_out_by_a_hash_refuse_membership_alone(finished, 
     (folder / "report.json").write_text(json.dumps(report))
     code, out, _ = audit(folder)
     assert (code, "refused: no rows of this run were held out" in out) == (0, True)
+
+
+def test_other_data_are_an_error_and_no_refusal(finished, audit, tmp_path):
+    folder = shutil.copytree(finished, tmp_path / "run")
+    report = json.loads((folder / "report.json").read_text())
+    report["training_rows"] += 1
+    (folder / "report.json").write_text(json.dumps(report))
+    code, out, error = audit(folder)
+    assert (code, "training rows, the data have" in error, "refused" in out) == (2, True, False)
+
+
+def test_rows_held_out_by_dev_share_are_attacked(audit, tmp_path):
+    model, data = save_model(tmp_path / "model", "bert", "mean_pooled"), labelled(tmp_path)
+    (tmp_path / "dev.tsv").unlink()
+    training = {"dataset_size": 40, "batch_size": 12}
+    recipe = recipe_of(
+        model, data, "mean_pooled", model={"trained": "head"}, task={"dev_share": 0.3}, training=training
+    )
+    rows = len(build(recipe).examples("dev"))
+    run_recipe(recipe, mechanism=Gaussian(1.0), output_dir=tmp_path / "run", progress=False)
+    code, out, _ = audit(tmp_path / "run", "--json")
+    assert 0 < rows < 30
+    assert (code, 0 <= json.loads(out)["membership"]["estimate"] < 20) == (0, True)
 
 
 def test_a_rerun_with_right_code_is_consistent(finished, audit):
