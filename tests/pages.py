@@ -33,7 +33,7 @@ def sessions(page: str) -> list[list[tuple[str, str]]]:
 
 def run_python(code: str, folder: Path) -> str:
     """Run the code in a process of its own; its standard output."""
-    return _run([sys.executable, "-c", code], folder)
+    return run([sys.executable, "-c", code], folder)
 
 
 def run_session(session: list[tuple[str, str]], folder: Path) -> None:
@@ -41,12 +41,13 @@ def run_session(session: list[tuple[str, str]], folder: Path) -> None:
     for command, expected in session:
         words = shlex.split(command)
         assert words[0] == "optnoise"
-        output = _run([sys.executable, "-m", *words], folder).strip()
+        output = run([sys.executable, "-m", *words], folder).strip()
         if expected:
             assert output == expected
 
 
-def _run(arguments: list[str], folder: Path) -> str:
+def run(arguments: list[str], folder: Path) -> str:
+    """Run a program that must end well; its standard output."""
     finished = subprocess.run(arguments, cwd=folder, capture_output=True, text=True, check=False)
     assert finished.returncode == 0, finished.stderr
     return finished.stdout

@@ -11,7 +11,7 @@ import sharded_jobs as jobs
 import torch
 from optnoise.finetune import PrivacySettings, PrivateTrainer, shard_frozen
 from optnoise.mechanisms import Gaussian
-from transformers import TrainingArguments
+from trainer_job import arguments_in
 
 RANK = int(os.environ.get("RANK", "0"))
 
@@ -19,26 +19,9 @@ RANK = int(os.environ.get("RANK", "0"))
 def trainer_in(folder):
     columns = {"input_ids": "ids", "attention_mask": "mask", "labels": "labels"}
     rows = [{column: jobs.BATCH[name][i] for column, name in columns.items()} for i in range(jobs.RECORDS)]
-    args = TrainingArguments(
-        output_dir=str(folder),
-        use_cpu=True,
-        disable_tqdm=True,
-        report_to=[],
-        logging_steps=1,
-        save_strategy="steps",
-        save_steps=3,
-        eval_strategy="steps",
-        eval_steps=2,
-        per_device_train_batch_size=2,
-        per_device_eval_batch_size=2,
-        learning_rate=0.2,
-        optim="sgd",
-        dataloader_pin_memory=False,
-        seed=1,
-    )
     return PrivateTrainer(
         shard_frozen(jobs.llama()),
-        args,
+        arguments_in(folder, save_steps=3, eval_steps=2, batch_size=2),
         mechanism=Gaussian(1.0),
         privacy=PrivacySettings(epsilon=15.0, delta=1e-5, steps=6, sampling_rate=0.2, clipping_norm=0.5, divisor=3.0),
         noise_seed=3,

@@ -1,7 +1,6 @@
 """The scripts of examples/ run, and print what they are there to show."""
 
 import re
-import subprocess
 import sys
 
 import pages
@@ -16,14 +15,13 @@ def rows(printed: str) -> dict[str, list[float]]:
     return {m[1]: [float(x) for x in re.findall(r"(?<!\S)\d+\.\d+(?!\S)", m[2])] for m in found if m}
 
 
-def run(name: str) -> str:
-    script = [sys.executable, str(pages.ROOT / "examples" / name)]
-    finished = subprocess.run(script, capture_output=True, text=True, check=False)
-    assert finished.returncode == 0, finished.stderr
-    return finished.stdout
+@pytest.fixture
+def run(tmp_path):
+    """Script name -> what it prints, in an empty folder."""
+    return lambda name: pages.run([sys.executable, str(pages.ROOT / "examples" / name)], tmp_path)
 
 
-def test_own_noise():
+def test_own_noise(run):
     printed = run("own_noise.py")
     assert "0 of 23 checks failed" in printed
     found = rows(printed)
@@ -31,7 +29,7 @@ def test_own_noise():
     assert all(0.999 * 3 < epsilon <= 3 for _, epsilon in (found["logistic"], found["gaussian"], found["laplace"]))
 
 
-def test_check_a_bound():
+def test_check_a_bound(run):
     verdicts = {line[:28].strip(): line.split()[-1] for line in run("check_a_bound.py").splitlines()[1:]}
     assert verdicts == {
         "Laplace(4), scalar": "consistent",
@@ -41,14 +39,14 @@ def test_check_a_bound():
     }
 
 
-def test_train_private():
+def test_train_private(run):
     printed = run("train_private.py")
     low, high = map(float, re.findall(r"epsilon in \[(.*), (.*)\]", printed)[0])
     assert 0.99 < low <= high <= 1.0
     assert float(re.findall(r"accuracy (\S+)", printed)[0]) > 0.9
 
 
-def test_train_zeroth_order():
+def test_train_zeroth_order(run):
     found = {
         line.split()[0]: [float(x) for x in line.split()[1:]] for line in run("train_zeroth_order.py").splitlines()[1:]
     }
@@ -58,7 +56,7 @@ def test_train_zeroth_order():
         assert accuracy > 0.9
 
 
-def test_search_noise():
+def test_search_noise(run):
     printed = run("search_noise.py")
     found = rows(printed)
     assert found["staircase"][0] < 0.08 < found["laplace"][0] < found["gaussian"][0] == 1

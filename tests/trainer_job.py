@@ -26,29 +26,32 @@ def rows():
     ]
 
 
-def trainer_in(folder, **changes):
-    args = TrainingArguments(
+def arguments_in(folder, *, save_steps, eval_steps, batch_size):
+    return TrainingArguments(
         output_dir=str(folder),
         use_cpu=True,
         disable_tqdm=True,
         report_to=[],
         logging_steps=1,
         save_strategy="steps",
-        save_steps=2,
+        save_steps=save_steps,
         eval_strategy="steps",
-        eval_steps=3,
-        per_device_train_batch_size=4,
-        per_device_eval_batch_size=4,
+        eval_steps=eval_steps,
+        per_device_train_batch_size=batch_size,
+        per_device_eval_batch_size=batch_size,
         learning_rate=0.2,
         optim="sgd",
         dataloader_pin_memory=False,
         seed=1,
     )
+
+
+def trainer_in(folder, **changes):
     privacy = PrivacySettings(epsilon=9.0, delta=1e-5, steps=4, sampling_rate=0.25, clipping_norm=0.5, divisor=10.0)
     settings = {"noise_seed": 3, "log_training_loss": True, "train_dataset": rows(), "eval_dataset": rows()[:11]}
     return PrivateTrainer(
         build("roberta"),
-        args,
+        arguments_in(folder, save_steps=2, eval_steps=3, batch_size=4),
         mechanism=Gaussian(1.0),
         privacy=privacy,
         compute_metrics=lambda found: {"count": len(found.label_ids), "mean": float(np.mean(found.predictions))},

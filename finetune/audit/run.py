@@ -74,13 +74,13 @@ class AuditResult:
 
     def __str__(self) -> str:
         games = "" if self.games is None else f"as independent games: epsilon >= {max(self.games.lower, 0.0):.4g}; "
-        batches = "" if self.batches is None else f"; Poisson batches: {self.batches.verdict}"
+        checks = "" if self.batches is None else f"; Poisson batches: {self.batches.verdict}"
         if (sizes := self.contributions) is not None:
-            batches += f"; contributions up to {sizes.largest:.4g} of the clipping norm: {sizes.verdict}"
+            checks += f"; contributions up to {sizes.largest:.4g} of the clipping norm: {sizes.verdict}"
         return (
             f"{self.verdict}: shown epsilon >= {self.lower:.4g} with confidence {self.confidence:g} "
             f"({self.bound.correct} of {sum(self.bound.guesses)} guesses right, {len(self.scores)} canaries); "
-            f"{games}proven epsilon in {self.proven.text()} at delta = {self.delta:g}{batches}"
+            f"{games}proven epsilon in {self.proven.text()} at delta = {self.delta:g}{checks}"
         )
 
 

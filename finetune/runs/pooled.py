@@ -85,18 +85,18 @@ class PooledWorkload(Workload):
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, split: str, *, final: bool) -> dict[str, float]:
-        start, count = self._places[split], len(self.examples(split))
+        rows = self.indices(split)
         device, total = next(model.parameters()).device, 0.0
-        predictions = torch.zeros(count, dtype=torch.long)
-        order = self.features.lengths[start : start + count].argsort(stable=True)
+        predictions = torch.zeros(len(rows), dtype=torch.long)
+        order = self.features.lengths[rows].argsort(stable=True)
         with evaluating(model):
             for chosen in order.split(4 * self.recipe.evaluation.batch_size):
-                batch = {name: value.to(device) for name, value in self._batch(chosen + start).items()}
+                batch = {name: value.to(device) for name, value in self._batch(rows[chosen]).items()}
                 logits = _logits(model, batch)
                 total += float(nn.functional.cross_entropy(logits, batch["labels"], reduction="sum"))
                 predictions[chosen] = logits.argmax(dim=1).cpu()
-        truth = self.labels[start : start + count].tolist()
-        return {**self.task.metrics(predictions.tolist(), truth), "loss": total / count}
+        truth = self.labels[rows].tolist()
+        return {**self.task.metrics(predictions.tolist(), truth), "loss": total / len(rows)}
 
     def save(self, folder: Path) -> None:
         """`trained.safetensors`: the trained parameters by their names in an `EncoderClassifier`."""

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 import torch
+from process_pair import Pair
 from torch import Tensor, nn
 
 Losses = Callable[[Tensor], Tensor]
@@ -23,6 +24,14 @@ def _one_thread() -> Iterator[None]:
     torch.manual_seed(0)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two processes that work together, for the tests of one file."""
+    processes = Pair(tmp_path_factory.mktemp("pair"))
+    yield processes
+    processes.close()
 
 
 def one_at_a_time(model: nn.Module, losses: Losses, examples: int) -> list[dict[str, Tensor]]:

@@ -22,13 +22,6 @@ SILENT = Gaussian(1e-12)
 RECIPE = Path(__file__).parents[2] / "finetune/recipes/demo.toml"
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    processes = Pair(tmp_path_factory.mktemp("pair"))
-    yield processes
-    processes.close()
-
-
 # ---- the same release -------------------------------------------------------------------------------------------
 
 

@@ -14,17 +14,9 @@ from optnoise.finetune.probe import bit_splits
 from optnoise.finetune.replicas import check_not_wrapped
 from optnoise.finetune.sampling import LogicalBatch
 from optnoise.mechanisms import Gaussian, Laplace
-from process_pair import Pair
 
 SILENT = Gaussian(1e-12)
 SEED_OF_FIVE = 9  # its first Poisson batch has 5 examples
-
-
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory):
-    processes = Pair(tmp_path_factory.mktemp("pair"))
-    yield processes
-    processes.close()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import copy
 import json
 import logging
 import math
-import re
 import stat
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import datasets
 import numpy as np
+import pages
 import pytest
 import torch
 import transformers
@@ -975,13 +975,10 @@ def test_losses_of_the_zoo_are_those_derived():
 
 
 def test_the_snippet_of_the_documentation_runs(tmp_path):
-    text = (Path(__file__).parents[2] / "docs" / "finetuning.md").read_text(encoding="utf-8")
-    snippets = [part for part in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "PrivateTrainer(" in part]
+    snippets = [part for part in pages.snippets("docs/finetuning.md") if "PrivateTrainer(" in part]
     assert snippets
     for snippet in snippets:
-        run = [sys.executable, "-c", snippet]
-        finished = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert finished.returncode == 0, finished.stderr
+        pages.run_python(snippet, tmp_path)
 
 
 def test_the_documentation_names_what_is_refused():

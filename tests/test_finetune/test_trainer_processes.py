@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pages
 import pytest
 import sharded_jobs
 import sharded_trainer_job
@@ -101,29 +101,20 @@ def test_data_in_another_order_are_refused(reports):
         assert "expected the same train_dataset, in the same order" in report["unlike"]
 
 
-def scripts_of_the_documentation():
-    text = (TESTS.parent / "docs" / "scaling.md").read_text(encoding="utf-8")
-    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
-
-
-def test_the_script_of_the_documentation_runs(tmp_path):
-    script, _ = scripts_of_the_documentation()
-    (tmp_path / "script.py").write_text(script)
+@pytest.mark.parametrize(
+    ("place", "steps", "left"),
+    [(0, 20, "model.pt"), (1, 10, "adapters/adapter_model.safetensors")],
+    ids=["whole copies", "sharded"],
+)
+def test_the_scripts_of_the_documentation_run(place, steps, left, tmp_path):
+    scripts = pages.snippets("docs/scaling.md")
+    assert len(scripts) == 2
+    (tmp_path / "script.py").write_text(scripts[place])
     printed = torchrun("script.py", cwd=tmp_path)
     ledger = Ledger(tmp_path / "ledger.jsonl")
-    assert ledger.steps == 20
+    assert ledger.steps == steps
     assert f"epsilon <= {ledger.epsilon(delta=1e-5).upper:.2f}" in printed
-    assert (tmp_path / "model.pt").is_file()
-
-
-def test_the_sharded_script_of_the_documentation_runs(tmp_path):
-    _, script = scripts_of_the_documentation()
-    (tmp_path / "sharded.py").write_text(script)
-    printed = torchrun("sharded.py", cwd=tmp_path)
-    ledger = Ledger(tmp_path / "ledger.jsonl")
-    assert ledger.steps == 10
-    assert f"epsilon <= {ledger.epsilon(delta=1e-5).upper:.2f}" in printed
-    assert (tmp_path / "adapters" / "adapter_model.safetensors").is_file()
+    assert (tmp_path / left).is_file()
 
 
 def test_sharded_frozen_weights_train_as_whole_ones(tmp_path):

@@ -1,11 +1,10 @@
 """The published parameter sets row by row, files in the authors' key names, and the text of docs/lmo_dp.md."""
 
 import json
-import re
 import shlex
-from pathlib import Path
 
 import numpy as np
+import pages
 import pytest
 from optnoise import search
 from optnoise.accounting import epsilon
@@ -14,8 +13,8 @@ from optnoise.mechanisms import Gaussian, Laplace
 from optnoise.search import mixture_of, published_rows, published_sets, read_parameters, render_rows
 from references import approx
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "lmo_dp.md").read_text(encoding="utf-8")
-SESSIONS = re.findall(r"```console\n\$ ([^\n]+)\n(.*?)```", PAGE, flags=re.DOTALL)
+PAGE = pages.text_of("docs/lmo_dp.md")
+SESSIONS = [pair for session in pages.sessions("docs/lmo_dp.md") for pair in session]
 FIRST = {"a1": 0.1, "a3": 0.1, "a4": 0.1, "G_theta": 0.5, "G_k": 1, "E_lambda": 5, "U_a": 1, "U_b": 2}
 DELTA = 1e-10
 KEYS = (
