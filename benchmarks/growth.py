@@ -214,6 +214,10 @@ def plot(tables: list[Table], path: Path) -> None:
     for axis, table in zip(axes.flat, tables, strict=False):
         for label, xs, ys in table.curves:
             axis.loglog(xs, ys, marker=".", label=label)
+        values = table.curves[0][1]
+        axis.tick_params(axis="x", which="minor", labelbottom=False)
+        if max(values) <= 10 * len(values) * min(values):  # less than two decades: each value has its tick
+            axis.set_xticks(values, [f"{value:g}" for value in values])
         axis.set_xlabel(table.axis)
         axis.legend(fontsize=6)
         axis.grid(alpha=0.3)
