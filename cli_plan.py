@@ -65,14 +65,14 @@ def plan_command(
     if zeroth is None:
         every = dimension.strip().lower() in ("inf", "infinity")
         found = search.plan(**common, dimension=math.inf if every else float(dimension))
-    elif plot is not None or dimension != "inf":
-        raise ValueError("leave --plot and --dimension out with --method zeroth-order: --directions says the dimension")
+    elif dimension != "inf":
+        raise ValueError("leave --dimension out with --method zeroth-order: --directions says the dimension")
     else:
         found = search.plan_zeroth_order(**common, **zeroth)
     if output is not None:
         found.save(output)
-    if plot is not None and isinstance(found, search.Plan):
-        search.plot_plan(found, plot)
+    if plot is not None:
+        search.plot_plan(found, plot) if isinstance(found, search.Plan) else search.plot_zeroth_plan(found, plot)
     if as_json:
         print_json(found.document())
         return

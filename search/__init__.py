@@ -9,7 +9,7 @@ from .many import Refused, search_many
 from .marginal import MarginalSweep, marginal_sweep
 from .parametric import NoFiniteCost, ParametricFamily, ShapeParameter
 from .plan import Plan, PlanRow, plan, render_plan
-from .plan_plots import plot_plan
+from .plan_plots import plot_plan, plot_zeroth_plan
 from .plan_zeroth import ZerothPlan, ZerothRow, plan_zeroth_order, render_zeroth_plan
 from .plots import plot_densities
 from .problem import Problem
@@ -61,6 +61,7 @@ __all__ = [
     "plan_zeroth_order",
     "plot_densities",
     "plot_plan",
+    "plot_zeroth_plan",
     "published_rows",
     "published_sets",
     "published_sweep",

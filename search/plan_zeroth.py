@@ -211,16 +211,17 @@ def render_zeroth_plan(found: ZerothPlan) -> Table:
         f"{found.records} records, {found.examples} slopes, ε <= {found.epsilon:g} at δ = {found.delta:g}, "
         f"signal {found.signal:g} (assumed; at the start)"
     )
-    table = Table(title=title, caption="noise %: what a better noise can lower at most")
-    error = "error/|g|²" if found.trainable is not None else "error/(d|g|²)"
-    for heading in ("k", "batch", "steps", "noise", "σ [C]", "C/S", "direction %", "sample %", "noise %", error):
-        table.add_column(heading, justify="right")
+    caption = "share of the error: direction, sample, noise; the last is what a better noise can lower at most"
+    table = Table(title=title, caption=caption)
+    error = "error [|g|²]" if found.trainable is not None else "error [d|g|²]"
+    for heading in ("k", "batch", "steps", "noise", "σ [C]", "C/S", "shares %", error):
+        table.add_column(heading, justify="right", overflow="fold")
     for one in found.rows:
         total = one.error.total
-        parts = (one.error.direction, one.error.sample, one.error.noise)
+        parts = [100 * part / total for part in (one.error.direction, one.error.sample, one.error.noise)]
         table.add_row(
             *(str(one.directions), str(one.row.batch_size), str(one.row.steps), one.row.entry.family),
-            *(f"{one.row.noise:.4g}", f"{one.clip:.3g}", *(f"{100 * part / total:.1f}" for part in parts)),
+            *(f"{one.row.noise:.4g}", f"{one.clip:.3g}", "{:.0f}, {:.0f}, {:.1f}".format(*parts)),
             f"{one.mean_error * (found.trainable or 1):.4g}",
             style="bold" if one is found.best else None,
         )

@@ -1,5 +1,6 @@
 """Plans of zeroth-order runs: against brute force, what is refused, the file and the command."""
 
+import dataclasses
 import json
 import shlex
 
@@ -9,7 +10,7 @@ import tiny_runs
 from commands import run_command
 from optnoise import mechanisms
 from optnoise.accounting import calibrate
-from optnoise.search import plan_zeroth_order, render_zeroth_plan
+from optnoise.search import plan_zeroth_order, plot_zeroth_plan, render_zeroth_plan
 from optnoise.search.clipped_slopes import slope_error
 from rich.console import Console
 
@@ -64,6 +65,22 @@ def test_the_grid_is_refined_around_its_best():
     assert len(sizes) > 13
 
 
+@pytest.mark.parametrize("suffix", ["png", "svg"])
+def test_the_picture_has_the_rows_and_the_parts_that_add_up_to_them(found, tmp_path, suffix):
+    figure = plot_zeroth_plan(found, tmp_path / f"plan.{suffix}")
+    assert (tmp_path / f"plan.{suffix}").stat().st_size > 5000
+    axes = figure.axes[0]
+    lines = {line.get_label(): line.get_ydata() for line in axes.get_lines()}
+    for k in (1, 4):
+        assert list(lines[f"k = {k}"]) == [770 * one.mean_error for one in found.rows if one.directions == k]
+    k = found.best.directions
+    parts = sum(np.array(lines[f"k = {k}: its {name}"]) for name in ("direction", "sample", "noise"))
+    assert parts == pytest.approx(lines[f"k = {k}"])
+    assert axes.get_ylabel().endswith("[|g|²]")
+    bare = dataclasses.replace(found, trainable=None)
+    assert plot_zeroth_plan(bare).axes[0].get_ylabel().endswith("[d·|g|²]")
+
+
 def test_the_file_is_a_noise_file_with_shares(found, tmp_path):
     found.save(tmp_path / "plan.json")
     assert mechanisms.load(tmp_path / "plan.json") == found.mechanism
@@ -98,8 +115,10 @@ def test_finetune_takes_the_printed_line(capsys, tmp_path):
     """The shipped recipe, with a tiny model and table in place of its own."""
     options = ("--records", 60, "--epochs", 4, "--epsilon", 8, "--delta", 1e-3, "--batch-size", 20, "--quiet")
     zeroth = ("--method", "zeroth-order", "--directions", 2, "--rms-slope", 3)
-    code, out, err = run_command(capsys, "plan", *options, *zeroth, "-o", tmp_path / "plan.json")
+    files = ("-o", tmp_path / "plan.json", "--plot", tmp_path / "plan.png")
+    code, out, err = run_command(capsys, "plan", *options, *zeroth, *files)
     assert (code, err) == (0, "")
+    assert (tmp_path / "plan.png").read_bytes().startswith(b"\x89PNG")
     line = next(line for line in out.splitlines() if line.startswith("optnoise finetune RECIPE"))
     assert "privacy.clipping_norm=" in line
     source, data = tmp_path / "model", tmp_path / "data"
