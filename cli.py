@@ -432,13 +432,15 @@ def _write(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+_INTERRUPTED = 130
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; exits with 0, or with 2 after one line on standard error that says what was wrong."""
     try:
         code = typer.main.get_command(app).main(arguments, prog_name="optnoise", standalone_mode=False)
     except KeyboardInterrupt:
-        sys.stderr.write("optnoise: interrupted\n")
-        raise SystemExit(130) from None
+        code = _INTERRUPTED
     except Exception as error:
         message = _usage_message(error)
         if message is None:
@@ -446,6 +448,8 @@ def main(arguments: list[str] | None = None) -> None:
         if message:  # none where a command without arguments has shown its help
             sys.stderr.write(f"optnoise: {message}\n")
         raise SystemExit(2) from None
+    if code == _INTERRUPTED:  # typer returns it for Ctrl-C, without a word
+        sys.stderr.write("optnoise: interrupted\n")
     raise SystemExit(code if isinstance(code, int) else 0)
 
 

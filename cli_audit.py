@@ -33,8 +33,9 @@ def audit_command(
     seed = secrets.randbits(31) if seed is None else seed
     finished = open_run(run)
     ledger = check_ledger(finished)
-    members = _members(finished, confidence)
-    reruns = {} if canaries is None or steps is None else _reruns(finished, canaries, steps, confidence, seed)
+    shown = not (quiet or as_json)
+    members = _members(finished, confidence, shown)
+    reruns = {} if canaries is None or steps is None else _reruns(finished, canaries, steps, confidence, seed, shown)
     contradicted = ledger.contradicted or any(result.contradicted for result in reruns.values())
     verdict = CONTRADICTION if contradicted else CONSISTENT
     document = {
@@ -65,23 +66,27 @@ def _check(canaries: int | None, steps: int | None, confidence: float, seed: int
         raise ValueError(f"expected 0 <= seed < 2**63, got seed={seed}")
 
 
-def _members(run: FinishedRun, confidence: float) -> MembershipResult | str:
+def _members(run: FinishedRun, confidence: float, progress: bool) -> MembershipResult | str:
     """The attack's result, or why it is refused."""
     from .finetune.audit.members import Refused, attack_members
 
     try:
-        return attack_members(run, confidence=confidence)
+        return attack_members(run, confidence=confidence, progress=progress)
     except Refused as error:
         return str(error)
 
 
-def _reruns(run: FinishedRun, canaries: int, steps: int, confidence: float, seed: int) -> dict[str, AuditResult]:
+def _reruns(
+    run: FinishedRun, canaries: int, steps: int, confidence: float, seed: int, progress: bool
+) -> dict[str, AuditResult]:
     import torch
 
     from .finetune.audit.rerun import audit_rerun
 
     generator = torch.Generator().manual_seed(seed)
-    return audit_rerun(run, canaries=canaries, steps=steps, confidence=confidence, generator=generator)
+    return audit_rerun(
+        run, canaries=canaries, steps=steps, confidence=confidence, generator=generator, progress=progress
+    )
 
 
 def _lines(

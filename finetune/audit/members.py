@@ -2,82 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..models.objective import evaluating
+from ..models.objective import evaluating, length_sorted, to_device
+from ..progress import progress_bar
+from ..runs.build import workload_for
 from ..runs.data import is_chosen, resolved, task_of
-from ..runs.pooled import PooledWorkload
 from ..runs.recipe import Recipe
-from ..tasks import ClassificationTask, Splits
+from ..runs.workload import Workload
+from ..tasks import Splits, Task
+from ..trainer_rows import rows_at
 from .finished import FinishedRun
 from .membership import MembershipResult, membership_inference
-
-_SIZE = 256
 
 
 class Refused(ValueError):
     """This part of an audit is not for this run; the run itself is not at fault."""
 
 
-def attack_members(run: FinishedRun, *, confidence: float) -> MembershipResult:
+def attack_members(run: FinishedRun, *, confidence: float, progress: bool = False) -> MembershipResult:
     """Attack the run's saved model by the losses of its training rows and of rows held out by a hash of their text.
 
-    The ε is an estimate, not a bound: all records share one model (see `membership`).
+    In generation a source with several texts counts once, by its first: the hash keeps or holds out whole sources. The
+    ε is an estimate, not a bound: all records share one model (see `membership`).
 
-    Raises Refused for a kind other than mean_pooled, a run without held-out rows or saved weights; ValueError if the
-    data are not the run's.
+    Raises Refused for a run without held-out rows or saved weights; ValueError if data or weights are not the run's.
     """
-    if not run.recipe.runtime.save_model:
-        raise Refused("the run kept no weights (runtime.save_model = false)")
-    pooled, members, _ = open_pooled(run, held_out=True)
-    pooled.restore(run.path / "model")
-    losses = losses_of(pooled)
-    return membership_inference(losses[:members], losses[members:], delta=run.report["delta"], confidence=confidence)
-
-
-def open_pooled(run: FinishedRun, *, held_out: bool) -> tuple[PooledWorkload, int, ClassificationTask]:
-    """A prepared workload, untrained, on the run's training rows and then, if asked for, its held-out ones; the number
-    of training rows; the task. Raises ValueError as `attack_members`."""
     recipe = run.recipe
-    if recipe.model.kind != "mean_pooled":
-        raise Refused(f"expected a run with model.kind = mean_pooled, got {recipe.model.kind}: other kinds cannot yet")
+    if not recipe.runtime.save_model:
+        raise Refused("the run kept no weights (runtime.save_model = false)")
     task = task_of(recipe)
-    assert isinstance(task, ClassificationTask)
-    members, others = _rows(recipe, task)
-    if held_out and len(others) < 2:
+    sides = _sides(run, task)
+    members, others = (_first_of_each_source(side) for side in sides)
+    if len(others) < 2:
         raise Refused(
             "no rows of this run were held out by a hash of their text (task.dev_share, task.train_share): a dev or "
             "test file may be of another distribution, so membership cannot be judged by it"
         )
-    if len(members) != run.report["training_rows"]:
-        raise ValueError(
-            f"expected the run's {run.report['training_rows']} training rows, the data have {len(members)}"
-        )
-    workload = PooledWorkload(recipe, task, Splits((*members, *(others if held_out else ())), ()))
-    workload.prepare(progress=False)
-    return workload, len(members), task
+    _check_count(run, sides[0])
+    workload = prepared(recipe, task, [*members, *others], progress=progress)
+    workload.restore(run.path / "model")
+    losses = losses_of(workload, progress=progress)
+    cut = len(members)
+    return membership_inference(losses[:cut], losses[cut:], delta=run.report["delta"], confidence=confidence)
 
 
-def losses_of(workload: PooledWorkload) -> NDArray[np.float64]:
-    """Losses (n,) of all its rows, without dropout."""
-    found = []
-    with torch.no_grad(), evaluating(workload.model):
-        for indices in torch.arange(len(workload.rows)).split(_SIZE):
-            batch = workload.collate([workload.rows[int(index)] for index in indices])
-            found.append(workload.losses(workload.model, batch))
-    return torch.cat(found).double().numpy()
+def training_rows(run: FinishedRun, task: Task) -> list[Any]:
+    """The examples that the run was trained on, read anew. Raises ValueError if their number is not the run's."""
+    rows = _sides(run, task)[0]
+    _check_count(run, rows)
+    return rows
 
 
-def _rows(recipe: Recipe, task: ClassificationTask) -> tuple[list[Any], list[Any]]:
+def prepared(recipe: Recipe, task: Task, rows: Sequence[Any], *, progress: bool) -> Workload:
+    """The recipe's untrained model on `rows` as its training rows."""
+    workload = workload_for(recipe, task, Splits(tuple(rows), ()))
+    workload.prepare(progress=progress)
+    return workload
+
+
+def losses_of(workload: Workload, *, progress: bool = False) -> NDArray[np.float64]:
+    """Losses (n,) of all its training rows, without dropout."""
+    found, done = torch.zeros(len(workload.rows), dtype=torch.float64), 0
+    size = workload.recipe.evaluation.batch_size
+    with evaluating(workload.model), progress_bar("losses", shown=progress) as update:
+        for places in length_sorted(workload.row_lengths(), size):
+            batch = to_device(workload.collate(rows_at(workload.rows, places)), workload.model)
+            found[places] = workload.losses(workload.model, batch).double().cpu()
+            done += len(places)
+            update(done, len(found), "rows")
+    return found.numpy()
+
+
+def _sides(run: FinishedRun, task: Task) -> tuple[list[Any], list[Any]]:
     """Training rows, and those that a hash of their text kept out."""
-    splits = task.load(recipe.task.source(resolved(recipe.task.path)))
+    settings = run.recipe.task
+    splits: Splits[Any] = task.load(settings.source(resolved(settings.path)))
     sides: tuple[list[Any], list[Any]] = ([], [])
     for row in splits.train:
-        sides[not is_chosen(row, recipe.task)].append(row)
-    if recipe.task.dev_share is not None:
+        sides[not is_chosen(row, settings)].append(row)
+    if settings.dev_share is not None:
         sides[1].extend(splits.dev)
     return sides
+
+
+def _check_count(run: FinishedRun, rows: Sequence[Any]) -> None:
+    if len(rows) != (count := run.report["training_rows"]):
+        raise ValueError(f"expected the run's {count} training rows, the data have {len(rows)}")
+
+
+def _first_of_each_source(rows: Sequence[Any]) -> list[Any]:
+    """Of a generation task's rows the first of each source; others as they are."""
+    if not rows or not hasattr(rows[0], "source"):
+        return list(rows)
+    return list({row.source: row for row in reversed(rows)}.values())[::-1]

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ...accounting import CONSISTENT, CONTRADICTION, EmpiricalEpsilon, EpsilonInterval, epsilon_from_scores
 from ...mechanisms import Mechanism, _validate
 from ..private import PrivateTraining
+from ..progress import progress_bar
 from ..sampling import LogicalBatch
 from .canaries import GradientCanaries, Placed, sampled_loss, secret_bits
 from .contributions import ContributionCheck, check_contributions
@@ -96,6 +97,7 @@ def audit_run(
     confidence: float = 0.95,
     microbatch: int = 256,
     guesses: Sequence[tuple[int, int]] | None = None,
+    progress: bool = False,
 ) -> AuditResult:
     """Train once on `data` and a random half of `canaries`; tell from the result which half, and so bound ε.
 
@@ -112,6 +114,7 @@ def audit_run(
         confidence: of the lower bound.
         microbatch: examples that are recorded together.
         guesses: see `epsilon_from_one_run`.
+        progress: show a bar over the steps on the error stream.
 
     Raises:
         ValueError: an argument is not what it should be; scores are nan.
@@ -141,12 +144,14 @@ def audit_run(
         columns = [torch.cat([column, extra[coins]]) for column, extra in zip(data, canaries, strict=True)]
         score = _LossScore(training.model, losses, canaries, microbatch)
     drawn = []
-    for batch in training.logical_batches(steps):
-        drawn.append(batch.indices)
-        _record(training, losses, columns, score.examples(batch), microbatch)
-        training.privatise()
-        score.see()
-        training.optimizer.step()
+    with progress_bar(f"audit with {count} canaries", shown=progress) as update:
+        for batch in training.logical_batches(steps):
+            drawn.append(batch.indices)
+            _record(training, losses, columns, score.examples(batch), microbatch)
+            training.privatise()
+            score.see()
+            training.optimizer.step()
+            update(len(drawn), steps, "steps")
     apart = isinstance(canaries, GradientCanaries) and canaries.kind == "coordinate" and not records
     apart = apart and isinstance(training.mechanism, Mechanism)  # drawn independently per coordinate
     result = _judge(training, score.scores(), coins.numpy(), drawn, records, delta, confidence, guesses, as_games=apart)

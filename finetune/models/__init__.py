@@ -7,6 +7,7 @@ from .convert import bert_as_roberta
 from .loading import Pretrained, load_pretrained, random_gpt2
 from .masked_word import MaskedWord
 from .objective import Objective
+from .saved import load_trained
 from .tokenizers import gpt2_tokenizer
 from .trainable import TRAINED, LoraSettings, Trained, choose_trainable, count_trainable, freeze_unused
 
@@ -31,5 +32,6 @@ __all__ = [
     "freeze_unused",
     "gpt2_tokenizer",
     "load_pretrained",
+    "load_trained",
     "random_gpt2",
 ]

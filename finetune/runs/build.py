@@ -20,7 +20,7 @@ def build(recipe: Recipe) -> Workload:
     Raises ValueError naming the key, file, column, label, model or package at fault.
     """
     task = task_of(recipe)
-    return _workload(recipe, task, read(recipe, task))
+    return workload_for(recipe, task, read(recipe, task))
 
 
 def dimension_of(recipe: Recipe) -> int:
@@ -30,10 +30,11 @@ def dimension_of(recipe: Recipe) -> int:
     """
     if recipe.training.method == "zeroth_order":
         return released_dimension(recipe, 0)
-    return released_dimension(recipe, _workload(recipe, task_of(recipe), Splits((), ())).dimension)
+    return released_dimension(recipe, workload_for(recipe, task_of(recipe), Splits((), ())).dimension)
 
 
-def _workload(recipe: Recipe, task: Task, splits: Splits[Any]) -> Workload:
+def workload_for(recipe: Recipe, task: Task, splits: Splits[Any]) -> Workload:
+    """The recipe's model on rows that were read before. Raises ValueError as `build`."""
     if recipe.model.kind == "mean_pooled":
         assert isinstance(task, ClassificationTask)
         return PooledWorkload(recipe, task, splits)

@@ -63,12 +63,7 @@ class PooledWorkload(Workload):
         self.rows = FeatureRows(self.features.lengths[: len(self.splits.train)])
 
     def again(self, recipe: Recipe) -> PooledWorkload:
-        """A prepared workload with untrained weights for another run on the same data and model.
-
-        Raises ValueError if `recipe` differs in task or model.
-        """
-        if (recipe.task, recipe.model) != (self.recipe.task, self.recipe.model):
-            raise ValueError("expected a recipe with the same task and model, to use the cached features again")
+        self._check_alike(recipe)
         other = PooledWorkload(recipe, self.task, self.splits)
         other.labels, other.features, other.rows, other._places = self.labels, self.features, self.rows, self._places
         return other
@@ -78,6 +73,9 @@ class PooledWorkload(Workload):
 
     def losses(self, model: nn.Module, batch: Mapping[str, Tensor]) -> Tensor:
         return nn.functional.cross_entropy(_logits(model, batch), batch["labels"], reduction="none")
+
+    def row_lengths(self) -> list[int]:
+        return self.features.lengths[: len(self.rows)].tolist()
 
     def indices(self, split: str) -> Tensor:
         """Where the rows of `split` stand in `labels` and in the features, (n,)."""
@@ -108,7 +106,6 @@ class PooledWorkload(Workload):
 
     @torch.no_grad()
     def restore(self, folder: Path) -> None:
-        """Take the weights that `save` wrote. Raises ValueError if there are none, or they are of another model."""
         file = folder / "trained.safetensors"
         if not file.is_file():
             raise ValueError(f"there are no weights at {file}: the run must have runtime.save_model = true")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from ..models import (
     choose_trainable,
     freeze_unused,
     load_pretrained,
+    load_trained,
     random_gpt2,
 )
 from ..models.architectures import architecture_of, head_parameters
@@ -57,6 +58,21 @@ class Workload(abc.ABC):
     def save(self, folder: Path) -> None:
         """Write the trained model into `folder`."""
 
+    @abc.abstractmethod
+    def restore(self, folder: Path) -> None:
+        """Take the weights that `save` wrote. Raises ValueError if there are none, or they are of another model."""
+
+    @abc.abstractmethod
+    def again(self, recipe: Recipe) -> Self:
+        """A prepared workload with untrained weights for another run on the same data and model.
+
+        Raises ValueError if `recipe` differs in task or model.
+        """
+
+    @abc.abstractmethod
+    def row_lengths(self) -> list[int]:
+        """Positions of each training row, to put rows of like length together."""
+
     @property
     def dimension(self) -> int:
         """The number of trained parameters."""
@@ -75,6 +91,10 @@ class Workload(abc.ABC):
         """Splits that the report covers: dev, others of its kind, and test if asked for."""
         test = ["test"] if self.recipe.evaluation.test and self.splits.test else []
         return ["dev", *self.splits.others, *test]
+
+    def _check_alike(self, recipe: Recipe) -> None:
+        if (recipe.task, recipe.model) != (self.recipe.task, self.recipe.model):
+            raise ValueError("expected a recipe with the same task and model, to use what was prepared again")
 
 
 class TokenWorkload(Workload):
@@ -116,6 +136,18 @@ class TokenWorkload(Workload):
         saved: Any = self.model
         saved.save_pretrained(str(folder))
         self.pretrained.tokenizer.save_pretrained(str(folder))
+
+    def restore(self, folder: Path) -> None:
+        load_trained(self.model, folder)
+
+    def again(self, recipe: Recipe) -> Self:
+        self._check_alike(recipe)
+        other = type(self)(recipe, self.task, self.splits)
+        other.rows = self.rows
+        return other
+
+    def row_lengths(self) -> list[int]:
+        return [len(ids) for ids in self.rows["input_ids"]]
 
     def head_parameters(self) -> list[nn.Parameter]:
         architecture = architecture_of(self.model)

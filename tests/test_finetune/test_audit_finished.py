@@ -11,14 +11,17 @@ import pytest
 import torch
 from commands import run_command
 from optnoise.finetune import noise
+from optnoise.finetune.audit import members
 from optnoise.finetune.audit.finished import open_run
-from optnoise.finetune.audit.members import losses_of, open_pooled
+from optnoise.finetune.audit.members import losses_of
+from optnoise.finetune.audit.rerun import altered
 from optnoise.finetune.noise import ClippedSum
 from optnoise.finetune.runs import build, run_recipe
 from optnoise.finetune.sampling import LogicalBatch, PoissonSampler
+from optnoise.finetune.tasks import E2E, MNLI, ClassificationExample, GenerationExample
 from optnoise.mechanisms import Gaussian
 from safetensors.torch import load_file
-from tiny_runs import labelled, recipe_of, save_model
+from tiny_runs import labelled, paired, recipe_of, save_model
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Reading `use_return_dict`:FutureWarning", "ignore:`use_return_dict`:FutureWarning"
@@ -91,7 +94,8 @@ def test_membership_is_an_estimate_on_rows_held_out_by_a_hash(finished, audit):
 
 def test_the_saved_weights_are_the_ones_attacked(finished):
     """The mean loss of rows under the restored head differs from log 2, where the head at zero is for every row."""
-    pooled, _, _ = open_pooled(open_run(finished), held_out=True)
+    pooled = build(open_run(finished).recipe)
+    pooled.prepare(progress=False)
     assert losses_of(pooled) == pytest.approx(math.log(2))
     pooled.restore(finished / "model")
     weights = load_file(finished / "model" / "trained.safetensors")
@@ -129,6 +133,84 @@ def test_rows_held_out_by_dev_share_are_attacked(audit, tmp_path):
     code, out, _ = audit(tmp_path / "run", "--json")
     assert 0 < rows < 30
     assert (code, 0 <= json.loads(out)["membership"]["estimate"] < 20) == (0, True)
+
+
+TOKENS = [("bert", "encoder_head", "full"), ("roberta", "masked_word", "bitfit"), ("llama", "causal_lm", "lora")]
+
+
+@pytest.mark.parametrize("held_out", ["train_share", "dev_share"])
+@pytest.mark.parametrize(("family", "kind", "trained"), TOKENS)
+def test_models_on_tokens_are_attacked_and_rerun(audit, tmp_path, family, kind, trained, held_out):
+    data = (paired if kind == "causal_lm" else labelled)(tmp_path)
+    if held_out == "dev_share":
+        (tmp_path / ("src1_valid.txt" if kind == "causal_lm" else "dev.tsv")).unlink()
+    recipe = recipe_of(
+        save_model(tmp_path / "model", family, kind),
+        data,
+        kind,
+        model={"trained": trained},
+        task={held_out: 0.6 if held_out == "train_share" else 0.4},
+        training={"dataset_size": 36, "batch_size": 12},
+    )
+    run_recipe(recipe, mechanism=Gaussian(1.0), output_dir=tmp_path / "run", progress=False)
+    before = contents(tmp_path / "run")
+    options = ("--canaries", 10, "--steps", 3, "--seed", 1, "--confidence", 0.99999, "--json")
+    code, out, error = audit(tmp_path / "run", *options)
+    assert code == 0, error
+    found = json.loads(out)
+    assert 0 <= found["membership"]["estimate"] < 20
+    assert all(one["verdict"] == "consistent" for one in found["reruns"].values())
+    assert contents(tmp_path / "run") == before
+
+
+def test_a_source_of_several_texts_counts_once_by_its_first(tmp_path, monkeypatch):
+    recipe = recipe_of(
+        save_model(tmp_path / "model", "llama", "causal_lm"),
+        paired(tmp_path),
+        "causal_lm",
+        task={"train_share": 0.6},
+        training={"dataset_size": 36, "batch_size": 12},
+    )
+    run_recipe(recipe, mechanism=Gaussian(1.0), output_dir=tmp_path / "run", progress=False)
+    monkeypatch.setattr(members, "membership_inference", lambda inside, outside, **_: (inside, outside))
+    inside, outside = members.attack_members(open_run(tmp_path / "run"), confidence=0.95)
+    trained = build(recipe)
+    trained.prepare(progress=False)
+    trained.restore(tmp_path / "run" / "model")
+    assert inside == pytest.approx(losses_of(trained)[::2], rel=1e-5)  # every source has two texts
+    assert len(inside) + len(outside) == 30
+
+
+def test_canaries_are_rows_that_no_model_would_guess():
+    rows = [ClassificationExample(("a",), label) for label in (0, 1, 2, 2)]
+    found = altered(rows, MNLI, torch.Generator().manual_seed(0))
+    assert all(one.texts == row.texts and one.label != row.label for one, row in zip(found, rows, strict=True))
+    assert {one.label for one in found} <= {0, 1, 2}
+    pairs = [GenerationExample(name, name.upper(), (name.upper(),)) for name in "abc"]
+    found = altered(pairs, E2E, torch.Generator())
+    assert [(one.source, one.target, one.references) for one in found] == [
+        ("a", "B", ("B",)),
+        ("b", "C", ("C",)),
+        ("c", "A", ("A",)),
+    ]
+
+
+def test_an_audit_can_be_interrupted(finished, audit, monkeypatch, capsys):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    before = contents(finished)
+    monkeypatch.setattr(ClippedSum, "add_part", interrupt)
+    code, out, error = audit(finished, "--canaries", 20, "--steps", 3, "--quiet")
+    assert (code, out, error) == (130, "", "optnoise: interrupted\n")
+    assert contents(finished) == before
+
+
+def test_a_bar_is_shown_unless_quiet(finished, audit):
+    options = (finished, "--canaries", 20, "--steps", 3)
+    shown = audit(*options)[2]
+    assert all(words in shown for words in ("losses", "audit with 20 canaries", "3/3"))
+    assert audit(*options, "--quiet")[2] == ""
 
 
 def test_a_rerun_with_right_code_is_consistent(finished, audit):

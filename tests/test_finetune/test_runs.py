@@ -74,6 +74,26 @@ def unchanged(before, after):
 
 
 @pytest.mark.parametrize(("family", "kind", "trained"), CELLS)
+def test_saved_weights_come_back_to_the_bit(recipe, tmp_path, family, kind, trained):
+    chosen = recipe(family, kind, trained)
+    saved, other = build(chosen), build(chosen)
+    with torch.no_grad():
+        for parameter in saved.model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn(parameter.shape))
+    saved.save(tmp_path / "model")
+    other.restore(tmp_path / "model")
+    assert unchanged(saved.model.state_dict(), other.model.state_dict())
+    for name, words in (("empty", "no weights at"), ("model", "such as|other parameters")):
+        if name == "model":
+            other = build(recipe(family, kind, trained, model={"lora": {"rank": 3}} if trained == "lora" else {}))
+            trained_ones = [p for p in other.model.parameters() if p.requires_grad]
+            trained_ones[0].data = torch.zeros(2, 3, 5)
+        with pytest.raises(ValueError, match=words):
+            other.restore(tmp_path / name)
+
+
+@pytest.mark.parametrize(("family", "kind", "trained"), CELLS)
 def test_every_kind_of_model_runs_and_reports(recipe, tmp_path, family, kind, trained):
     result = run_recipe(recipe(family, kind, trained), mechanism=NOISE, output_dir=tmp_path / "run", progress=False)
     report = report_of(tmp_path / "run")
