@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from .cli_output import print_json
+
+if TYPE_CHECKING:
+    from .search import Plan, ZerothPlan
 
 
 def plan_command(
@@ -75,7 +78,14 @@ def plan_command(
         search.plot_plan(found, plot) if isinstance(found, search.Plan) else search.plot_zeroth_plan(found, plot)
     if as_json:
         print_json(found.document())
-        return
+    else:
+        _print(found, output)
+
+
+def _print(found: Plan | ZerothPlan, output: Path | None) -> None:
+    """The table, the command that trains by it, and what was refused."""
+    from . import search
+
     out = Console()
     ordinary = isinstance(found, search.Plan)
     out.print(search.render_plan(found) if ordinary else search.render_zeroth_plan(found))

@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import nn
 
-from ..accounting import EpsilonInterval, Ledger, Release, epsilon
+from ..accounting import Ledger, Release
 from ..mechanisms import Noise, _validate, independent
 from .clipping import GhostClipping, Recording
 from .layer_rules import LAYER_RULES, Rules
@@ -19,7 +19,8 @@ from .noise import release
 from .processes import Processes, find_processes
 from .randomness import Randomness
 from .replicas import check_not_wrapped, fingerprint, make_equal, trained
-from .sampling import LogicalBatch, PoissonSampler, SharedSampler
+from .rounds import UNSTEPPED, Rounds, planned
+from .sampling import PoissonSampler, SharedSampler
 from .sharding import check_layers, find_lockstep
 from .shared_ledger import LedgerLike, open_ledger
 
@@ -151,7 +152,7 @@ def _check_secure_sum(secure: bool, mechanism: Noise, processes: Processes) -> N
 
 
 @final
-class PrivateTraining:
+class PrivateTraining(Rounds):
     """A model in private training; built by `make_private`.
 
     One round is: take a logical batch, `record` each of its microbatches, `step`. Every logical batch is stepped, the
@@ -169,15 +170,10 @@ class PrivateTraining:
         randomness: Randomness,
         processes: Processes,
     ) -> None:
+        super().__init__(release, ledger, sampler, randomness, processes)
         self.optimizer = optimizer
-        self.release = release
         self.divisor = divisor
-        self.ledger = ledger
         self._clipping = clipping
-        self._sampler = sampler
-        self._randomness = randomness
-        self._processes = processes
-        self._batch: LogicalBatch | None = None
         self._step_is_due = False  # noise was added, and the optimizer has not used the gradient yet
         self._guards = (
             optimizer.register_step_pre_hook(self._refuse_foreign_step),
@@ -191,11 +187,6 @@ class PrivateTraining:
     def model(self) -> nn.Module:
         """The model, unchanged: its names, forward and state_dict are its own."""
         return self._clipping.model
-
-    @property
-    def mechanism(self) -> Noise:
-        """The noise of each step, in units of C."""
-        return self.release.mechanism
 
     @property
     def clipping_norm(self) -> float:
@@ -217,47 +208,7 @@ class PrivateTraining:
         """The processes that train the model together, this one among them."""
         return self._processes
 
-    @property
-    def seeded(self) -> bool:
-        """True if noise and samples come from a seed: such a run is *not private*."""
-        return self._randomness.seeded
-
-    @property
-    def secure(self) -> bool:
-        """True if noise and samples come from a cryptographic generator and noisy sums lie on a grid."""
-        return self._randomness.secure
-
-    @property
-    def batch_size(self) -> int:
-        """Number of examples of the logical batch now in work that this process has: never count on a fixed size."""
-        return 0 if self._batch is None else len(self._batch)
-
-    def epsilon(self, *, delta: float, further_steps: int = 0) -> EpsilonInterval:
-        """ε of all steps so far (and of `further_steps` more like them) at `delta`; `upper` is the guarantee."""
-        if self.ledger.steps == 0 and further_steps:
-            return _planned(self.release, delta=delta, steps=further_steps)
-        return self.ledger.epsilon(delta=delta, further_steps=further_steps)
-
     # ---- one round ----------------------------------------------------------------------------------------------
-
-    def logical_batches(self, steps: int) -> Iterator[LogicalBatch]:
-        """Draw `steps` Poisson batches, one after another. Raises RuntimeError if one was left without `step()`."""
-        for _ in range(steps):
-            yield self.next_batch()
-        if self._batch is not None:
-            raise RuntimeError(_UNSTEPPED)
-
-    def next_batch(self) -> LogicalBatch:
-        """Draw the next Poisson batch, or this process's share; it may be empty. Raises RuntimeError if the last one
-        was not stepped."""
-
-        def check() -> None:
-            self._check_attached()
-            if self._batch is not None or self._step_is_due:
-                raise RuntimeError(_UNSTEPPED)
-
-        self._batch = self._sampler.draw(check)
-        return self._batch
 
     @contextlib.contextmanager
     def record(self, batch_size: int) -> Iterator[Recording]:
@@ -270,6 +221,12 @@ class PrivateTraining:
         counts = self._clipping.lockstep.begin(lambda: self._examples_left(batch_size))
         with self._clipping.record(batch_size, counts=counts) as recording:
             yield recording
+
+    def _check_stepped(self) -> None:
+        self._check_attached()
+        super()._check_stepped()
+        if self._step_is_due:
+            raise RuntimeError(UNSTEPPED)
 
     def _examples_left(self, batch_size: int) -> int:
         self._check_attached()
@@ -369,9 +326,6 @@ class PrivateTraining:
         self._step_is_due = False
 
 
-_UNSTEPPED = "the logical batch before this one was not stepped: call step() for every batch, the empty ones too"
-
-
 def innermost(optimizer: Any) -> torch.optim.Optimizer:
     """torch's own optimizer behind wrappers such as accelerate's, whose steps go through it.
 
@@ -421,15 +375,4 @@ def _refuse_other_gradients(optimizer: torch.optim.Optimizer, trainable: Mapping
 
 def one_step_is_bounded(release: Release) -> None:
     """Raise ValueError now rather than after training if no accountant has a bound for this kind of release."""
-    _planned(release, delta=1e-5, steps=1)
-
-
-def _planned(release: Release, *, delta: float, steps: int) -> EpsilonInterval:
-    return epsilon(
-        release.mechanism,
-        delta=delta,
-        steps=steps,
-        sampling_rate=release.sampling_rate,
-        dimension=release.dimension,
-        adjacency=release.adjacency,
-    )
+    planned(release, delta=1e-5, steps=1)

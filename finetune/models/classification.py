@@ -6,7 +6,6 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-import torch
 from torch import Tensor, nn
 
 from .architectures import Kind
@@ -158,8 +157,3 @@ def leading_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """The start token, where the tokenizer itself puts one before a text (Llama), else nothing (GPT-2)."""
     ids: Any = tokenizer("", verbose=False)["input_ids"]
     return [ids[0]] if ids and ids[0] == tokenizer.bos_token_id else []
-
-
-def chosen_positions(logits: Tensor, positions: Tensor) -> Tensor:
-    """(B, V) of logits (B, T, V) at positions (B,)."""
-    return logits[torch.arange(len(logits), device=logits.device), positions]

@@ -13,6 +13,7 @@ from ...mechanisms import Noise, _validate
 from ..processes import find_processes
 from ..randomness import Randomness
 from ..replicas import check_in_one_piece, check_not_wrapped, make_equal
+from ..rounds import planned
 from ..sampling import PoissonSampler, SharedSampler
 from ..shared_ledger import LedgerLike, open_ledger
 from ..support import trainable_parameters
@@ -20,7 +21,7 @@ from .blocks import check_parameters, layout
 from .checks import check_modules
 from .contributions import MOST_RECORDS
 from .directions import KINDS, Directions, Kind
-from .training import Rate, Settings, ZerothOrderTraining, planned
+from .training import Rate, Settings, ZerothOrderTraining
 
 
 def make_zeroth_order(

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from ...accounting import EpsilonInterval, Ledger, Release, epsilon
-from ...mechanisms import Noise, _validate
+from ...accounting import Ledger, Release
+from ...mechanisms import _validate
 from ..checkpoint import check_fields
 from ..processes import Processes
 from ..randomness import Randomness
 from ..replicas import fingerprint
-from ..sampling import LogicalBatch, SharedSampler
+from ..rounds import Rounds
+from ..sampling import SharedSampler
 from .checks import Losses, check_modules, check_same_parameters, nothing_written, per_example_losses, probe
 from .contributions import contributions, noisy_sum
 from .directions import Directions
@@ -53,7 +54,7 @@ class Estimate:
 
 
 @final
-class ZerothOrderTraining:
+class ZerothOrderTraining(Rounds):
     """A model in private training without gradients; built by `make_zeroth_order`.
 
     One round is: take a logical batch, call `step`. Every logical batch is stepped, the empty ones too. Between steps
@@ -73,22 +74,15 @@ class ZerothOrderTraining:
         directions: Directions,
         processes: Processes,
     ) -> None:
+        super().__init__(release, ledger, sampler, randomness, processes)
         self.model, self.settings, self.learning_rate = model, settings, learning_rate
-        self.release, self.ledger = release, ledger
         self._parameters, self._directions = dict(parameters), directions
         self._perturbation = Perturbation(parameters, directions, settings.smoothing)
-        self._sampler, self._randomness, self._processes = sampler, randomness, processes
-        self._batch: LogicalBatch | None = None
         self._probed: set[tuple[bool, bool]] = set()
         self._used = self._updates = 0
         self._waiting: list[Estimate] = []  # scalar releases of an update that is not complete
 
     # ---- what is being done -------------------------------------------------------------------------------------
-
-    @property
-    def mechanism(self) -> Noise:
-        """The noise of each release, in units of C."""
-        return self.release.mechanism
 
     @property
     def direction_seed(self) -> int:
@@ -100,46 +94,7 @@ class ZerothOrderTraining:
         """The number of trainable parameters. It does not enter ε: `release.dimension` numbers are released."""
         return self._directions.dimension
 
-    @property
-    def seeded(self) -> bool:
-        """True if noise and samples come from a seed: such a run is *not private*."""
-        return self._randomness.seeded
-
-    @property
-    def secure(self) -> bool:
-        """True if noise and samples come from a cryptographic generator."""
-        return self._randomness.secure
-
-    @property
-    def batch_size(self) -> int:
-        """Number of examples of the logical batch now in work that this process has: never count on a fixed size."""
-        return 0 if self._batch is None else len(self._batch)
-
-    def epsilon(self, *, delta: float, further_steps: int = 0) -> EpsilonInterval:
-        """ε of all steps so far (and of `further_steps` more like them) at `delta`; `upper` is the guarantee."""
-        if self.ledger.steps == 0 and further_steps:
-            return planned(self.release, delta=delta, steps=further_steps)
-        return self.ledger.epsilon(delta=delta, further_steps=further_steps)
-
     # ---- one round ----------------------------------------------------------------------------------------------
-
-    def logical_batches(self, steps: int) -> Iterator[LogicalBatch]:
-        """Draw `steps` Poisson batches, one after another. Raises RuntimeError if one was left without `step`."""
-        for _ in range(steps):
-            yield self.next_batch()
-        if self._batch is not None:
-            raise RuntimeError(_UNSTEPPED)
-
-    def next_batch(self) -> LogicalBatch:
-        """Draw the next Poisson batch, or this process's share; it may be empty. Raises RuntimeError if the last one
-        was not stepped."""
-
-        def check() -> None:
-            if self._batch is not None:
-                raise RuntimeError(_UNSTEPPED)
-
-        self._batch = self._sampler.draw(check)
-        return self._batch
 
     def step(self, losses: Losses, microbatches: Iterable[Tensor] | None = None) -> Estimate:
         """One private step on the logical batch: forward passes at θ ± φz, one release, the update.
@@ -310,17 +265,4 @@ def _waiting(state: Any) -> list[Estimate]:
     return found
 
 
-def planned(release: Release, *, delta: float, steps: int) -> EpsilonInterval:
-    """ε of `steps` releases of this kind."""
-    return epsilon(
-        release.mechanism,
-        delta=delta,
-        steps=steps,
-        sampling_rate=release.sampling_rate,
-        dimension=release.dimension,
-        adjacency=release.adjacency,
-    )
-
-
 _COMPANY = 1e-3  # of C: how much rounding may move a record's slope when its company changes
-_UNSTEPPED = "the logical batch before this one was not stepped: call step() for every batch, the empty ones too"
