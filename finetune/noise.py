@@ -167,6 +167,8 @@ class _NoiseStream:
             return block
         if block is None or self._used == len(block) or (block.dtype, block.device) != (dtype, like.device):
             count = min(_BLOCK, self._left)
+            del block
+            self._block = None  # its memory is used again: two alive cost a page fault on every page
             block = draw_noise(self._mechanism, (count,), generator=self._generator, device=like.device, dtype=dtype)
             self._block, self._used = block, 0
         return block
