@@ -134,6 +134,8 @@ def main() -> None:
     prompted = arguments.learner == "prompt"
     learner = PromptedLanguageModel(arguments.data, share=arguments.share) if prompted else Head(arguments)
     rows: list[dict[str, Any]] = []
+    learner.fresh(0)
+    print(f"before training: {learner.accuracy():.4f} on dev", flush=True)
     if arguments.noise_free:
         print(measured(learner, Gaussian(1e-6), arguments))
         return
