@@ -84,6 +84,8 @@ def account(
     question = _question(delta, steps, sampling_rate, dimension, adjacency, sampling)
     interval = epsilon(mechanism, **question, accountant=accountant, relative_width=relative_width, verify=verify)
     _print_guarantee(mechanism, interval, question, accountant, as_json=as_json)
+    if verify and not as_json:
+        _out.print("verified: every other accountant that takes this question agrees", highlight=False)
 
 
 @app.command()
@@ -212,8 +214,8 @@ def search(
         print_json(result.document())
         return
     _out.print(engine.render(result))
-    for note in result.notes:
-        _out.print(f"note: {note}", highlight=False)
+    if output is not None:
+        _out.print(f"written to {output}, unrounded", highlight=False, markup=False, soft_wrap=True)
 
 
 app.command("plan")(plan_command)

@@ -28,8 +28,12 @@ class Best(Accountant):
     name = "best"
 
     def refusal(self, events: Sequence[Event]) -> str | None:
-        reasons = [accountant.refusal(events) for accountant in PROVEN]
-        return None if None in reasons else "; ".join(str(reason) for reason in reasons)
+        reasons = [(accountant.name, accountant.refusal(events)) for accountant in PROVEN]
+        if any(reason is None for _, reason in reasons):
+            return None
+        if any(not event.is_scalar and not event.is_spherical for event in events):  # only the last has a chance
+            return f"{reasons[-1][1]}; in several coordinates gaussian, laplace, gamma_laplace and lmo are bounded"
+        return f"nothing is proven: {'; '.join(f'{name}: {reason}' for name, reason in reasons)}"
 
     @staticmethod
     def first(events: Sequence[Event]) -> Accountant:

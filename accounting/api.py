@@ -135,7 +135,13 @@ def choose(events: Sequence[Event], accountant: str) -> Accountant:
             if reason is None:
                 return candidate
             reasons.append(reason)
-    raise ValueError(f"accountant={accountant} refuses: {'; '.join(reasons)}")
+    raise ValueError(f"accountant={accountant} refuses {_named(events)}: {'; '.join(reasons)}")
+
+
+def _named(events: Sequence[Event]) -> str:
+    """The noises and their dimensions, for a message."""
+    names = [f"{e.mechanism.family}" + (f" in dimension {e.dimension:g}" if e.dimension else "") for e in events]
+    return ", ".join(dict.fromkeys(names))
 
 
 def _ask(events: Sequence[Event], ask: Callable[[Accountant], Interval], accountant: str, verify: bool) -> Interval:

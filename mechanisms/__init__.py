@@ -7,7 +7,7 @@ from .gaussian import Gaussian
 from .gaussian_mixture import GaussianMixture
 from .generalised_gaussian import GeneralisedGaussian
 from .laplace import Laplace
-from .registry import FAMILIES, Noise, family, from_spec, independent, inline, load, parse, register
+from .registry import FAMILIES, Noise, family, from_spec, independent, inline, load, parse, register, save
 from .scale_mixture import ScaleMixture
 from .spherical import SphericalGamma
 from .staircase import Staircase
@@ -40,4 +40,5 @@ __all__ = [
     "load",
     "parse",
     "register",
+    "save",
 ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from . import _validate
-from ._json import read_json, read_text
+from ._json import read_json, read_text, write_json
 from .base import SPEC_FORMAT, Mechanism
 from .gamma_laplace import GammaLaplace
 from .gaussian import Gaussian
@@ -70,7 +70,10 @@ def register(cls: Family) -> Family:
 def family(name: str) -> type[Mechanism]:
     """The class registered under `name`. Raises ValueError with the known names."""
     if name not in FAMILIES:
-        raise ValueError(f"expected family to be one of {', '.join(FAMILIES)}, got family={name!r}")
+        raise ValueError(
+            f"expected family to be one of {', '.join(FAMILIES)}, got family={name!r}; a family of your own is known "
+            "once its file is run or imported"
+        )
     return FAMILIES[name]
 
 
@@ -143,13 +146,21 @@ def _text(value: Any) -> str:
     return ";".join(map(repr, value)) if isinstance(value, list | tuple) else repr(value)
 
 
+def save(noise: Noise, path: str | Path) -> None:
+    """Write the noise to a JSON file that `load`, `parse` and every command with a noise read; whole or not at all."""
+    write_json(Path(path), noise.spec())
+
+
 def load(path: str | Path) -> Noise:
     """The noise in a JSON file: a noise document, or a search result with its best noise first."""
     text = read_text(path, "the noise file")
     try:
         document = read_json(text)
     except ValueError as error:
-        raise ValueError(f"expected JSON in the noise file {str(path)!r}: {error}") from error
+        hint = (
+            "; a noise of your own in Python becomes a family by running its file" if str(path).endswith(".py") else ""
+        )
+        raise ValueError(f"expected JSON in the noise file {str(path)!r}{hint}: {error}") from error
     try:
         return from_spec(_first_result(document))
     except ValueError as error:

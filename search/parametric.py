@@ -128,7 +128,10 @@ class _Search:
         points = self._sweep_points(seed)
         costs = np.array([self.swept(p) for p in track(points, f"sweep: {self.family.family}", show=progress)])
         if not np.any(costs < _REFUSED):
-            raise NoFiniteCost(f"no {self.family.family} noise has a finite {self.problem.cost_label}; {self.reason}")
+            label = self.problem.cost_label
+            raise NoFiniteCost(
+                f"no {self.family.family} noise tried has both a proven bound and a finite {label}: {self.reason}"
+            )
         order = np.argsort(costs, kind="stable")
         starts = [points[i] for i in order[: _STARTS if points.shape[1] > 1 else 1]]
         found = [self._refined(start) for start in track(starts, f"refine: {self.family.family}", show=progress)]
@@ -202,6 +205,10 @@ class _Search:
     def _cost(self, point: Point, factor: Callable[[Mechanism], float]) -> float:
         try:
             shape = self.family.shape(point)
+        except ValueError as error:
+            self.reason = self.reason or str(error)  # of the others one says more
+            return _REFUSED
+        try:
             for asked in self.problem.constraints:
                 if reason := is_supported(asked, shape):
                     raise ValueError(reason)

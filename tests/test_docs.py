@@ -1,5 +1,8 @@
 """The code of each page of docs/ runs from top to bottom, and its commands print what the page says."""
 
+import re
+import tomllib
+
 import pages
 import pytest
 
@@ -38,3 +41,15 @@ def test_python_runs_from_top_to_bottom(name, tmp_path):
 def test_commands_print_what_the_page_says(name, tmp_path):
     for session in pages.sessions(page(name)):
         pages.run_session(session, tmp_path)
+
+
+def test_every_extra_that_a_page_names_exists():
+    extras = tomllib.loads((pages.ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    files = [pages.ROOT / "README.md", *(pages.ROOT / "docs").glob("*.md"), *(pages.ROOT / "docs" / "api").glob("*.md")]
+    named = {
+        extra
+        for file in files
+        for group in re.findall(r"(?:install '?\.|optnoise)\[([a-z,]+)\]", file.read_text(encoding="utf-8"))
+        for extra in group.split(",")
+    }
+    assert {"trainer", "tasks", "lora"} <= named <= extras.keys()

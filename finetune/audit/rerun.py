@@ -44,7 +44,10 @@ def audit_rerun(
     """
     recipe = run.recipe
     if recipe.training.method != "first_order":
-        raise ValueError(f"expected a first-order run, got training.method = {recipe.training.method}")
+        raise ValueError(
+            f"expected a first-order run to rerun with canaries, got training.method = {recipe.training.method}; leave "
+            "--canaries and --steps out to check its ledger and membership"
+        )
     task = task_of(recipe)
     rows = training_rows(run, task)
     if not 2 <= canaries <= len(rows) - 1:

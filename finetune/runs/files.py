@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import tomllib
+import typing
 from collections.abc import Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -93,12 +95,26 @@ def _is_file(recipe: str | Path) -> bool:
 def _explain(fault: Any) -> str:
     place = ".".join(str(part) for part in fault["loc"]) or "recipe"
     if fault["type"] == "extra_forbidden":
-        return f"{place}: unknown key"
+        return f"{place}: unknown key{_known_keys(fault['loc'])}"
     if fault["type"] == "missing":
         return f"{place}: this key is missing"
     if fault["type"] == "value_error":
         return f"{place}: {fault['msg'].removeprefix('Value error, ')}"
     return f"{place}: {fault['msg']}, got {json.dumps(fault['input'], default=str)}"
+
+
+def _known_keys(place: Sequence[Any]) -> str:
+    """The keys of the section that a foreign one stands in, the nearest first."""
+    section: Any = Recipe
+    for name in place[:-1]:
+        section = section.model_fields[name].annotation if name in getattr(section, "model_fields", {}) else None
+    if section is not None and not hasattr(section, "model_fields"):  # an optional section
+        section = next((part for part in typing.get_args(section) if hasattr(part, "model_fields")), None)
+    names = sorted(section.model_fields) if section is not None else []
+    if not names:
+        return ""
+    close = difflib.get_close_matches(str(place[-1]), names, n=1)
+    return f"; {f'did you mean {close[0]}? Known' if close else 'known'}: {', '.join(names)}"
 
 
 def _apply(document: dict[str, Any], override: str) -> None:

@@ -135,7 +135,22 @@ def _notes(result: RunResult) -> list[str]:
     if result.mechanism is None:
         return [_NO_PRIVACY]
     arithmetic = _SECURE if result.recipe.runtime.secure else _ARITHMETIC
-    return [*([] if result.private else [_NOT_PRIVATE]), *_NOTES, arithmetic]
+    return [*([] if result.private else [_NOT_PRIVATE]), *_course(result), *_NOTES, arithmetic]
+
+
+def _course(result: RunResult) -> list[str]:
+    """What did not go as planned."""
+    training, settings = result.training, result.recipe.settings()
+    updates = training.history[-1]["step"] if training.history else training.releases
+    found = []
+    if training.releases > updates:
+        found.append(
+            f"The run was interrupted: of {training.releases:,} releases {training.releases - updates:,} were of steps "
+            f"that were taken again, and are charged too; the model has {updates:,} updates."
+        )
+    if training.stopped_at_budget:
+        found.append(f"Stopped after step {updates:,}: another release would have exceeded ε = {settings.epsilon:g}.")
+    return found
 
 
 def _finite(value: Any) -> Any:

@@ -68,7 +68,10 @@ class Reader(Generic[RowType]):
             return {"train": _not_empty(path, self.read_file(path, source))}
         if not path.is_dir():
             kind = "a folder with" if self.read_file is None else "a file, or a folder with"
-            raise ValueError(f"{self.task}: expected path to be {kind} {self.expected_files()}; got {str(path)!r}")
+            fault = "" if path.exists() else ", which does not exist"
+            raise ValueError(
+                f"{self.task}: expected path to be {kind} {self.expected_files()}; got {str(path)!r}{fault}"
+            )
         layout = max(self.layouts, key=lambda each: sum((path / each.files[s]).is_file() for s in ("train", "dev")))
         present = {split: path / name for split, name in layout.files.items() if (path / name).is_file()}
         if not {"train", "dev"} & present.keys():

@@ -96,7 +96,7 @@ def test_an_override_of_the_method_takes_out_what_the_other_one_has(write):
     ("old", "new", "message"),
     [
         ("epsilon = 1", "epsilon = -1", r"privacy\.epsilon: .*greater than 0, got -1"),
-        ("epsilon = 1", "epsilom = 1", r"privacy\.epsilom: unknown key"),
+        ("epsilon = 1", "epsilom = 1", r"privacy\.epsilom: unknown key; did you mean epsilon\? Known: "),
         ("epsilon = 1", "", r"privacy\.epsilon: this key is missing"),
         ("epsilon = 1", "epsilon = inf", r"privacy\.epsilon"),
         ("epsilon = 1", "epsilon = nan", r"privacy\.epsilon"),
@@ -121,7 +121,7 @@ def test_an_override_of_the_method_takes_out_what_the_other_one_has(write):
         ('path = "folder"', "", r"task: give path"),
         ('path = "folder"', 'path = "folder"\nconfig = "x"', r"belong to hub"),
         ('name = "sst2"', 'name = "table"', r"\[task\.table\] goes with"),
-        ("[training]", "[trainig]", r"trainig: unknown key"),
+        ("[training]", "[trainig]", r"trainig: unknown key; did you mean training\?"),
         ("[privacy]", "[privacy", "not TOML"),
     ],
 )

@@ -361,6 +361,8 @@ def test_an_interrupted_run_ends_as_an_uninterrupted_one(recipe, tmp_path, monke
     assert unchanged(weights_of(tmp_path / "whole" / "model"), weights_of(folder / "model"))
     assert Ledger(folder / "ledger.jsonl").steps == resumed.training.releases == 7  # 5, and steps 3 and 4 once more
     assert resumed.epsilon.upper > whole.epsilon.upper
+    assert "of 7 releases 2 were of steps that were taken again" in (folder / "report.md").read_text()
+    assert "interrupted" not in (tmp_path / "whole" / "report.md").read_text()
     same = [{k: v for k, v in line.items() if k != "epsilon"} for line in whole.training.history]
     again = [{k: v for k, v in line.items() if k != "epsilon"} for line in resumed.training.history]
     assert [line["step"] for line in again] == [line["step"] for line in same]
@@ -380,6 +382,11 @@ def test_a_continuation_that_would_exceed_the_target_stops_early_and_says_so(rec
     assert resumed.training.releases == 6
     assert resumed.epsilon.upper <= 20
     assert report_of(tmp_path / "cut")["stopped_at_budget"] is True
+    text = (tmp_path / "cut" / "report.md").read_text()
+    assert (
+        f"Stopped after step {resumed.training.history[-1]['step']}: another release would have exceeded ε = 20" in text
+    )
+    assert resumed.training.history[-1]["step"] < 6
 
 
 @pytest.mark.parametrize("method", ["first_order", "zeroth_order"])

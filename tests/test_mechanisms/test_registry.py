@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from optnoise.mechanisms import GammaLaplace, Gaussian, Laplace, ScaleMixture, from_spec, load, parse
+from optnoise.mechanisms import GammaLaplace, Gaussian, Laplace, ScaleMixture, from_spec, load, parse, save
 
 
 @pytest.mark.parametrize(
@@ -88,3 +88,14 @@ def test_load_names_the_file_at_fault(tmp_path, content):
     path.write_text(content)
     with pytest.raises(ValueError, match=r"broken\.json"):
         load(path)
+
+
+def test_save_writes_what_load_and_the_commands_read(tmp_path):
+    save(Laplace(0.25), tmp_path / "noise.json")
+    assert load(tmp_path / "noise.json") == parse(str(tmp_path / "noise.json")) == Laplace(0.25)
+
+
+def test_a_python_file_in_place_of_a_noise_file_is_told_the_way(tmp_path):
+    (tmp_path / "mine.py").write_text("import math\n")
+    with pytest.raises(ValueError, match=r"mine\.py'; a noise of your own .* becomes a family by running its file"):
+        load(tmp_path / "mine.py")
