@@ -43,7 +43,7 @@ def _adapters(model: Any, folder: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     saved = load_file(_check_file(folder, "adapter_model.safetensors"))
-    own: dict[str, Tensor] = get_peft_model_state_dict(model)
+    own: dict[str, Tensor] = get_peft_model_state_dict(model, save_embedding_layers=False)
     place = {tensor.data_ptr(): name for name, tensor in model.named_parameters()}
     return {place[own[name].data_ptr()]: tensor for name, tensor in saved.items() if name in own}
 
