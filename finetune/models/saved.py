@@ -32,7 +32,7 @@ def load_trained(model: nn.Module, folder: Path) -> None:
 
 def _weights(model: Any, folder: Path) -> dict[str, Tensor]:
     """By name in `model`; tied parameters have every name."""
-    _check_file(folder, "model.safetensors", "model.safetensors.index.json")
+    weights_file(folder, "model.safetensors", "model.safetensors.index.json")
     with quiet():
         return dict(type(model).from_pretrained(str(folder), use_safetensors=True).state_dict())
 
@@ -42,13 +42,14 @@ def _adapters(model: Any, folder: Path) -> dict[str, Tensor]:
     from peft import get_peft_model_state_dict
     from safetensors.torch import load_file
 
-    saved = load_file(_check_file(folder, "adapter_model.safetensors"))
+    saved = load_file(weights_file(folder, "adapter_model.safetensors"))
     own: dict[str, Tensor] = get_peft_model_state_dict(model, save_embedding_layers=False)
     place = {tensor.data_ptr(): name for name, tensor in model.named_parameters()}
     return {place[own[name].data_ptr()]: tensor for name, tensor in saved.items() if name in own}
 
 
-def _check_file(folder: Path, *names: str) -> Path:
+def weights_file(folder: Path, *names: str) -> Path:
+    """The first of these files that is there. Raises ValueError if none is."""
     for name in names:
         if (folder / name).is_file():
             return folder / name

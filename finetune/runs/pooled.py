@@ -15,6 +15,7 @@ from ..encoder import EncoderClassifier, LowerLayers, UpperLayers
 from ..features import Features, HiddenFeatures, TokenFeatures, compute_hidden, compute_means, faster_dtype
 from ..models.convert import bert_as_roberta
 from ..models.objective import evaluating
+from ..models.saved import weights_file
 from ..models.sources import locate
 from ..progress import progress_bar
 from ..ragged import Ragged
@@ -106,9 +107,7 @@ class PooledWorkload(Workload):
 
     @torch.no_grad()
     def restore(self, folder: Path) -> None:
-        file = folder / "trained.safetensors"
-        if not file.is_file():
-            raise ValueError(f"there are no weights at {file}: the run must have runtime.save_model = true")
+        file = weights_file(folder, "trained.safetensors")
         saved = safetensors.torch.load_file(file)
         own = {self._full_names[n]: p for n, p in self.model.named_parameters() if p.requires_grad}
         if {n: t.shape for n, t in saved.items()} != {n: p.shape for n, p in own.items()}:

@@ -73,9 +73,11 @@ def test_the_picture_has_the_rows_and_the_parts_that_add_up_to_them(found, tmp_p
     lines = {line.get_label(): line.get_ydata() for line in axes.get_lines()}
     for k in (1, 4):
         assert list(lines[f"k = {k}"]) == [770 * one.mean_error for one in found.rows if one.directions == k]
-    k = found.best.directions
-    parts = sum(np.array(lines[f"k = {k}: its {name}"]) for name in ("direction", "sample", "noise"))
-    assert parts == pytest.approx(lines[f"k = {k}"])
+    for k in (1, 4):
+        alone = dataclasses.replace(found, rows=tuple(one for one in found.rows if one.directions == k))
+        lines = {line.get_label(): line.get_ydata() for line in plot_zeroth_plan(alone).axes[0].get_lines()}
+        parts = sum(np.array(lines[f"k = {k}: its {name}"]) for name in ("direction", "sample", "noise"))
+        assert parts == pytest.approx(lines[f"k = {k}"])
     assert axes.get_ylabel().endswith("[|g|²]")
     bare = dataclasses.replace(found, trainable=None)
     assert plot_zeroth_plan(bare).axes[0].get_ylabel().endswith("[d·|g|²]")
