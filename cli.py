@@ -282,7 +282,9 @@ def demo(
 ) -> None:
     """Search a noise, fine-tune a small encoder with it on real text, print a table and save plots."""
     from .demo import run_demo
+    from .finetune.memory import keep_freed_memory
 
+    keep_freed_memory()
     document = run_demo(output_dir, console=Console(stderr=True) if as_json else _out)
     if as_json:
         print_json(document)

@@ -82,7 +82,9 @@ def _reruns(
     import torch
 
     from .finetune.audit.rerun import audit_rerun
+    from .finetune.memory import keep_freed_memory
 
+    keep_freed_memory()
     generator = torch.Generator().manual_seed(seed)
     return audit_rerun(
         run, canaries=canaries, steps=steps, confidence=confidence, generator=generator, progress=progress

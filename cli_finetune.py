@@ -100,6 +100,7 @@ def _go(
     progress: bool,
     as_json: bool,
 ) -> None:
+    from .finetune.memory import keep_freed_memory
     from .finetune.runs import run_recipe, run_without_privacy
     from .mechanisms import independent, parse
 
@@ -107,6 +108,7 @@ def _go(
     if check:
         _print_check(recipe, mechanism, as_json=as_json)
         return
+    keep_freed_memory()
     try:
         if without_privacy:
             result = run_without_privacy(recipe, output_dir=output_dir, progress=progress)

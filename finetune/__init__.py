@@ -12,6 +12,7 @@ from .losses import (
     sum_over_own_tokens,
     token_classification_losses,
 )
+from .memory import keep_freed_memory
 from .modes import Automatic, ClippingMode, Flat, GroupWise, PerLayer, clip_factors, rounding_margin
 from .noise import ClippedSum, release
 from .private import PrivateTraining, make_private
@@ -55,6 +56,7 @@ __all__ = [
     "causal_lm_losses",
     "check_losses_are_per_example",
     "clip_factors",
+    "keep_freed_memory",
     "load_recipe",
     "make_private",
     "make_zeroth_order",

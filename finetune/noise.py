@@ -23,7 +23,9 @@ from .processes import ALONE, Processes
 from .recorded import wide_dtype
 from .secure import Generator, draw_noise, grid_of, rounded_sum
 
-_BLOCK = 2**20  # coordinates drawn at a time; a full block of Gaussian noise is drawn in float32 (`Mechanism.sample`)
+# Coordinates drawn at a time; a full block of Gaussian noise is drawn in float32 (`Mechanism.sample`).
+_BLOCK = 2**18  # a block and its part of the sum fit the cache of a core
+_DEVICE_BLOCK = 2**20  # on an accelerator, where every call costs a launch
 
 
 @final
@@ -130,7 +132,7 @@ def release(
 class _NoiseStream:
     """The noise of one release, `total` coordinates of it, drawn block by block across the parameters.
 
-    A draw of many coordinates is the cheapest, and a block is the largest temporary. Models with 2^20 parameters or
+    A draw of many coordinates is the cheapest, and a block is the largest temporary. Models with 2^18 parameters or
     more get full blocks, which for Gaussian noise are float32 draws: see `Mechanism.sample`. Spherical noise is one
     block of float64: its coordinates share a norm.
     """
@@ -166,7 +168,7 @@ class _NoiseStream:
                 )
             return block
         if block is None or self._used == len(block) or (block.dtype, block.device) != (dtype, like.device):
-            count = min(_BLOCK, self._left)
+            count = min(_BLOCK if like.device.type == "cpu" else _DEVICE_BLOCK, self._left)
             del block
             self._block = None  # its memory is used again: two alive cost a page fault on every page
             block = draw_noise(self._mechanism, (count,), generator=self._generator, device=like.device, dtype=dtype)

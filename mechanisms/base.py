@@ -258,9 +258,9 @@ class Mechanism(abc.ABC):
         """Draw independent noise of the given `shape`, in units of C.
 
         `generator` is required and is the only source of randomness; `device` is its device if not given. Draws are
-        made in float64 and cast to `dtype` (default float32) at the end; one exception: 2^20 coordinates or more of
+        made in float64 and cast to `dtype` (default float32) at the end; one exception: 2^18 coordinates or more of
         Gaussian noise are drawn in float32, whose tail ends near 5.7 standard deviations on a CPU. Training draws the
-        noise of so many parameters in blocks of 2^20, so its Gaussian is float32 then, but for a shorter last block.
+        noise of so many parameters in blocks of 2^18 or more: its Gaussian is float32, but for a shorter last block.
         """
         from . import _sampling  # torch starts here and no earlier
 

@@ -17,7 +17,7 @@ from .base import DensityShape, Mechanism, check_order
 if TYPE_CHECKING:
     import torch
 
-_FLOAT32_FROM = 2**20  # coordinates from which draws may be made in float32
+_FLOAT32_FROM = 2**18  # coordinates from which draws may be made in float32
 _SMALL_WIDTH = 0.25  # standard deviations
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 
@@ -99,7 +99,7 @@ class Gaussian(Mechanism):
         )
 
     def _draw(self, shape: tuple[int, ...], *, generator: torch.Generator) -> torch.Tensor:
-        """float64; from 2^20 coordinates on float32, whose Box–Muller draw on a CPU ends near 5.7 standard deviations
+        """float64; from 2^18 coordinates on float32, whose Box–Muller draw on a CPU ends near 5.7 standard deviations
         (24-bit uniforms): the missing mass is about 1e-8 per coordinate, outside what any stated δ covers."""
         import torch
 

@@ -144,14 +144,18 @@ class SearchResult:
             raise ValueError(f"search result {str(path)!r}: {error}") from error
 
 
+_ROUNDED = "Noises to four digits; use the saved result (--output, --json), which has all of them."
+
+
 def render(result: SearchResult) -> Table:
     """A table of the results, best first, then the references that are not among them.
 
-    A noise is written as `mechanisms.parse` reads it, rounded to four digits; the file keeps all of them. With several
-    constraints the ε shown is that under the binding one, whose number stands beside it.
+    A noise is written as `mechanisms.parse` reads it, rounded to four digits: typed in again it may miss the budget by
+    a little, so the caption says where all digits are. With several constraints the ε shown is that under the binding
+    one, whose number stands beside it.
     """
     title = "\nand ".join(asked.text() for asked in result.problem.constraints)
-    table = Table(title=title, caption="\n".join(result.notes) or None, caption_justify="left")
+    table = Table(title=title, caption="\n".join((_ROUNDED, *result.notes)), caption_justify="left")
     table.add_column("noise", overflow="fold")
     headings = [result.problem.cost_label, "over Gaussian", "ε lower", "ε guarantee"]
     for heading in (*headings, *(["binding"] if result.problem.also else [])):

@@ -129,6 +129,10 @@ def test_b91_noise_is_centred_with_both_signs():
 
 
 def test_large_gaussian_draws_are_float32_and_still_normal():
-    draws = Gaussian(2.0).sample((2**20,), generator=torch.Generator().manual_seed(1))
-    assert draws.dtype == torch.float32
-    assert float(draws.double().std()) == pytest.approx(2, rel=0.01)
+    def sample(count):
+        return Gaussian(2.0).sample((count,), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    draws = sample(2**18)
+    assert torch.equal(draws, draws.float().double())
+    assert float(draws.std()) == pytest.approx(2, rel=0.01)
+    assert not torch.equal(sample(2**18 - 1), sample(2**18 - 1).float().double())

@@ -1,0 +1,54 @@
+"""`keep_freed_memory`, in processes of their own: it holds until the process ends."""
+
+import subprocess
+import sys
+
+import pytest
+
+STEPS = """
+import resource, sys
+import torch
+from optnoise.finetune.memory import keep_freed_memory
+
+def step():
+    kept = [torch.full((2**22,), 1.0) for _ in range(8)]  # 16 MiB each: more than glibc keeps by itself
+    del kept
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+for _ in range(4):
+    step()
+before = faults()
+for _ in range(2):
+    step()
+print(faults() - before)
+"""
+
+
+def faults_of(how: str) -> int:
+    """Page faults of two steps of 128 MiB each, after four others."""
+    run = subprocess.run([sys.executable, "-c", STEPS, how], capture_output=True, text=True, check=True)
+    return int(run.stdout)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="malloc of glibc")
+def test_steps_that_allocate_the_same_again_meet_no_page_faults():
+    pages = 2 * 2**27 // 4096
+    assert faults_of("leave") > pages / 4
+    assert faults_of("keep") < pages / 10
+
+
+def test_another_c_library_is_left_alone(monkeypatch):
+    from optnoise.finetune import memory
+
+    class Musl:
+        def __init__(self, name):
+            assert name is None
+
+    monkeypatch.setattr(memory.ctypes, "CDLL", Musl)
+    assert memory.keep_freed_memory() is False
+    monkeypatch.setattr(memory.sys, "platform", "darwin")
+    assert memory.keep_freed_memory() is False
