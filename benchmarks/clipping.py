@@ -1,10 +1,10 @@
 """Training steps with ghost clipping against steps without privacy, and against Opacus' ghost and hook modes.
 
 Models from configurations with random weights; batch, length and losses are the same for all; every engine takes whole
-steps: forward, backward, clipping and noise where there are any, AdamW. All run with `keep_freed_memory`, so that none pays
-for page faults on blocks that it had a step before. Times are ratios to the step without privacy, interleaved in this
-process, medians. Memory is the peak resident size less that after the imports, each engine in a process of its own (on
-a GPU: the peak of the allocator).
+steps: forward, backward, clipping and noise where there are any, AdamW. All run with `keep_freed_memory`, so that none
+pays for page faults on blocks that it had a step before. Times are ratios to the step without privacy, interleaved in
+this process, medians. Memory is the peak resident size less that after the imports, each engine in a process of its own
+(on a GPU: the peak of the allocator).
 
 Opacus is optional (`pip install optnoise[bench]`). Run on one core:
 

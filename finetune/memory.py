@@ -12,8 +12,8 @@ _OWN_MAPPING = (2**27, 2**25)  # bytes; above, a block is mapped alone, or large
 def keep_freed_memory() -> bool:
     """Tell malloc to keep what is freed instead of giving it back to the kernel; for a process that trains on a CPU.
 
-    Every step of a training loop frees hundreds of megabytes and asks for them again. By default glibc returns them, and
-    each page of 4 KiB costs a fault and is zeroed at its next use: more for per-example gradients than for training
+    Every step of a training loop frees hundreds of megabytes and asks for them again. By default glibc returns them,
+    and each page of 4 KiB costs a fault and is zeroed at its next use: more for per-example gradients than for training
     without privacy, and much more on virtual machines whose host takes free pages back. From this call on the resident
     size stays at its peak until the process ends; tensors of 128 MiB and more (32 MiB in older versions of glibc) are
     still given back, and the GPU's allocator is not concerned. Call it before the first step; the commands of
