@@ -114,13 +114,7 @@ def compose(kinds: Kinds, *, tilt: float, log_outside: float, most_points: int) 
     mean = math.fsum(steps * t.centre for (_, steps), t in zip(kinds, tilted, strict=True))
     low, high, log_left_out = _window(kinds, tilted, mean, log_outside)
     offset = math.fsum(steps * law.offset for law, steps in kinds)
-    if not (math.isfinite(low) and math.isfinite(high) and abs(low / step) < 2**52 and abs(high / step) < 2**52):
-        raise Unresolved("a window out of range")
-    start = math.floor((low - offset) / step)
-    needed = math.ceil((high - offset) / step) - start + 2
-    if needed > most_points:
-        raise TooManyPoints(needed)
-    points = int(scipy.fft.next_fast_len(max(needed, 16), real=True))  # type: ignore[arg-type]
+    start, points = _lattice(low, high, offset, step, most_points)
     spectrum, spread = _spectrum(kinds, tilted, points)
     doubled = 2 * float(np.sum(np.abs(spectrum))) / points
     mass = np.asarray(scipy.fft.irfft(spectrum, points, overwrite_x=True))
@@ -148,6 +142,17 @@ def compose(kinds: Kinds, *, tilt: float, log_outside: float, most_points: int) 
         loss_rounding=8 * _U * (largest + math.fsum(steps * abs(law.offset) for law, steps in kinds)),
         mean=mean,
     )
+
+
+def _lattice(low: float, high: float, offset: float, step: float, most_points: int) -> tuple[int, int]:
+    """Index of the first lattice point of the window [low, high], and how many points a fast transform takes."""
+    if not (math.isfinite(low) and math.isfinite(high) and abs(low / step) < 2**52 and abs(high / step) < 2**52):
+        raise Unresolved("a window out of range")
+    start = math.floor((low - offset) / step)
+    needed = math.ceil((high - offset) / step) - start + 2
+    if needed > most_points:
+        raise TooManyPoints(needed)
+    return start, int(scipy.fft.next_fast_len(max(needed, 16), real=True))  # type: ignore[arg-type]
 
 
 def _tilt(law: LatticeLoss, tilt: float) -> _Tilted:
