@@ -86,6 +86,11 @@ def test_search_prints_results_best_first_and_saves_them(run, tmp_path):
         (["bogus"], "No such command"),
         (["account", "gaussian:sigma=1"], "delta"),
         (["account", "gaussian:sigma=1", "--delta", "2"], "0 < delta < 1, got delta=2.0"),
+        (["account", "gaussian:sigma=1", "--delta", "0"], "got delta=0.0: take one far below 1/n"),
+        (
+            ["account", "gaussian:sigma=1", "--delta", "1e-5", "--sampling-rate", "5"],
+            "got sampling_rate=5.0: a share, so 5 % is 0.05",
+        ),
         (["account", "gaussian:sigma=1", "--delta", "x"], "delta"),
         (["account", "laplace:scale=1", "--delta", "1e-5"], "expected a dimension for laplace"),
         (["account", "laplace:scale=1", "--delta", "1e-5", "--dimension", "many"], "dimension='many'"),
