@@ -12,7 +12,7 @@ import torch
 from optnoise.finetune.memory import keep_freed_memory
 
 def step():
-    kept = [torch.full((10 * 2**20,), 1.0) for _ in range(3)]  # 40 MiB each: glibc maps more than 32 MiB anew each time
+    kept = [torch.full((10 * 2**20,), 1.0) for _ in range(3)]  # 40 MiB each: glibc maps above 32 MiB anew
     del kept
 
 def faults():
