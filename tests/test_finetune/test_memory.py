@@ -30,7 +30,7 @@ print(faults() - before)
 
 
 def faults_of(how: str) -> int:
-    """Page faults of two steps of 120 MiB each, after four others; malloc as it is by default, whatever the caller's."""
+    """Page faults of two steps of 120 MiB each, after four others; default malloc."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_", "LD_"))}
     run = subprocess.run([sys.executable, "-c", STEPS, how], capture_output=True, text=True, check=True, env=plain)
     return int(run.stdout)
