@@ -69,9 +69,8 @@ def smollm2(folder: Path) -> tuple[Tensor, Tensor]:
     splits = workload_of(folder).splits
     rows = [*splits.train, *splits.dev, *splits.test]
     states, _ = states_after_prompt([row.texts[0].strip() for row in rows], LAYERS)
-    return torch.cat([nn.functional.normalize(layer, dim=1) for layer in states], dim=1), torch.tensor(
-        [row.label for row in rows]
-    )
+    features = torch.cat([nn.functional.normalize(layer, dim=1) for layer in states], dim=1)
+    return features, torch.tensor([row.label for row in rows])
 
 
 def features_of(arguments: argparse.Namespace) -> tuple[Tensor, Tensor]:

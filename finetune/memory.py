@@ -17,7 +17,8 @@ def keep_freed_memory() -> bool:
     without privacy, and much more on virtual machines whose host takes free pages back. From this call on the resident
     size stays at its peak until the process ends; tensors of 128 MiB and more (32 MiB in older versions of glibc) are
     still given back, and the GPU's allocator is not concerned. Call it before the first step; the commands of
-    `optnoise` that train do. Returns whether it took effect: False, and nothing is changed, without glibc.
+    `optnoise` that train do. Returns whether glibc's malloc took it: False without glibc. A malloc that is preloaded in
+    its place is not concerned either.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -68,10 +68,7 @@ def open_unit(name: str, value: object) -> float:
     """Return `value` as a float inside (0, 1), as a delta must be."""
     number = finite(name, value)
     if not 0 < number < 1:
-        way_out = (
-            ": take one far below 1/n, such as 1e-12, in place of pure ε" if name == "delta" and not number else ""
-        )
-        raise ValueError(f"expected 0 < {name} < 1, got {name}={value}{way_out or _if_percent(number)}")
+        raise ValueError(f"expected 0 < {name} < 1, got {name}={value}{_way_out(name, number)}")
     return number
 
 
@@ -79,12 +76,14 @@ def unit_interval(name: str, value: object) -> float:
     """Return `value` as a float in [0, 1], as a sampling rate must be."""
     number = finite(name, value)
     if not 0 <= number <= 1:
-        raise ValueError(f"expected 0 <= {name} <= 1, got {name}={value}{_if_percent(number)}")
+        raise ValueError(f"expected 0 <= {name} <= 1, got {name}={value}{_way_out(name, number)}")
     return number
 
 
-def _if_percent(number: float) -> str:
-    """A hint for what looks like a percentage."""
+def _way_out(name: str, number: float) -> str:
+    """A hint: what a delta is, or that what looks like a percentage is to be a share."""
+    if name == "delta":
+        return ": take one far below 1/n, such as 1e-12"
     return f": a share, so {number:g} % is {number / 100:g}" if 1 < number <= 100 else ""
 
 
