@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from optnoise import cli, cli_audit, cli_finetune
 
 STEPS = """
 import resource, sys
@@ -56,3 +57,30 @@ def test_another_c_library_is_left_alone(monkeypatch):
     assert memory.keep_freed_memory() is False
     monkeypatch.setattr(memory.sys, "platform", "darwin")
     assert memory.keep_freed_memory() is False
+
+
+class Begun(Exception):
+    """The training began."""
+
+
+@pytest.mark.parametrize("command", ["finetune", "finetune --check", "demo", "audit"])
+def test_the_commands_that_train_keep_memory_before_they_begin(command, monkeypatch, tmp_path):
+    calls = []
+
+    def begin(*_, **__):
+        raise Begun
+
+    monkeypatch.setattr("optnoise.finetune.memory.keep_freed_memory", lambda: calls.append(command))
+    monkeypatch.setattr("optnoise.finetune.runs.run_recipe", begin)
+    monkeypatch.setattr("optnoise.cli_finetune._print_check", begin)
+    monkeypatch.setattr("optnoise.demo.run_demo", begin)
+    monkeypatch.setattr("optnoise.finetune.audit.rerun.audit_rerun", begin)
+    run = {
+        "finetune": lambda: cli_finetune.finetune("demo", output_dir=tmp_path),
+        "finetune --check": lambda: cli_finetune.finetune("demo", check=True),
+        "demo": lambda: cli.demo(tmp_path),
+        "audit": lambda: cli_audit._reruns(None, 1, 1, 0.95, 0, False),
+    }[command]
+    with pytest.raises(Begun):
+        run()
+    assert calls == ([] if command.endswith("check") else [command])

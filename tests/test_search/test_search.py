@@ -308,6 +308,7 @@ def test_the_table_shows_costs_guarantees_and_references(every_dimension):
     console.file.close()
     assert "every dimension" in text
     assert "variance [C²]" in text
+    assert "to four digits; use the saved result" in text
     for entry in every_dimension.results:
         assert f"{entry.cost:.5g}" in text
         assert f"{entry.family}:" in text
