@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from .clipped_sum import ClippedSum
 from .clipping import GhostClipping, UnsupportedUseError
 from .diagnostics import NonPrivateDiagnostics
 from .layer_rules import LAYER_RULES, LayerRule
@@ -14,7 +15,7 @@ from .losses import (
 )
 from .memory import keep_freed_memory
 from .modes import Automatic, ClippingMode, Flat, GroupWise, PerLayer, clip_factors, rounding_margin
-from .noise import ClippedSum, release
+from .noise import release
 from .private import PrivateTraining, make_private
 from .processes import ProcessError
 from .randomness import Randomness, secret_generator

@@ -20,12 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from .clipped_sum import ClippedSum
 from .diagnostics import NonPrivateDiagnostics, NormLog
 from .fallback import tap_fallback
 from .layer_rules import LAYER_RULES, Rules
 from .lockstep import FREE, Lockstep
 from .modes import ClippingMode, Flat, sensitivity
-from .noise import ClippedSum
 from .recorded import wide_dtype
 from .recording import Recording
 from .support import trainable_layers, trainable_parameters

@@ -26,6 +26,7 @@ from .recorded import (
     Recorded,
     at_least_float32,
     gram,
+    gram_terms,
     padding,
     squared_lengths,
     unit_roundoff,
@@ -218,8 +219,8 @@ class OuterGradient(FactoredGradient):
 
     @property
     def norm_terms(self) -> int:
-        widths = min(RUN, self.inputs.width) + min(RUN, self.output_grads.width)
-        return widths + self.length  # T: one row of a Gram tile, or an instantiated sum over positions
+        # T: one row of a Gram tile, or an instantiated sum over positions
+        return gram_terms(self.inputs.width) + gram_terms(self.output_grads.width) + self.length
 
     @property
     def sum_terms(self) -> int:
@@ -259,7 +260,7 @@ class OuterGradient(FactoredGradient):
         if self.length <= _TILE:
             rows = max(1, CHUNK_ELEMENTS // self.length**2)
             if rows >= self.batch_size:
-                output_gram = gram(self.output_grads.positions, self.output_grads.positions, self.dtype)
+                output_gram = self.output_grads.new_gram(self.dtype)
                 return output_gram.mul_(self.inputs.own_gram(self.dtype)).sum(dim=2).double().sum(dim=1)
         return torch.cat([self._tiled(start, stop) for start, stop in ranges(self.batch_size, self.length * _TILE)])
 
@@ -333,7 +334,7 @@ class RowGradient(FactoredGradient):
 
     @property
     def norm_terms(self) -> int:
-        return min(RUN, self.output_grads.width) + self.ids.shape[1]
+        return gram_terms(self.output_grads.width) + self.ids.shape[1]
 
     @property
     def sum_terms(self) -> int:
@@ -342,6 +343,11 @@ class RowGradient(FactoredGradient):
     @property
     def squares(self) -> int:
         return self.ids.shape[1] * self.output_grads.width
+
+    @property
+    def touched_elements(self) -> int:
+        """Elements of the rows that the positions touch, at most."""
+        return self.ids.numel() * self.output_grads.width
 
     def grads(self) -> Tensor:
         """g as (B, T, p), in `dtype`."""

@@ -10,85 +10,21 @@ mode the noisy sum is rounded to a grid (`secure.py`).
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import final
 
 import torch
 from torch import Tensor, nn
 
-from ..mechanisms import Mechanism, Noise, independent
-from .factored import FactoredGradient
+from ..mechanisms import Gaussian, Mechanism, Noise, _normal, independent
+from .clipped_sum import ClippedSum, TableRows
 from .processes import ALONE, Processes
-from .recorded import wide_dtype
 from .secure import Generator, draw_noise, grid_of, rounded_sum
 
 # Coordinates drawn at a time; a full block of Gaussian noise is drawn in float32 (`Mechanism.sample`).
 _BLOCK = 2**18  # a block and its part of the sum fit the cache of a core
+_ONE_PASS = 2**16  # coordinates of a parameter from which float32 Gaussian noise goes into it without a block
 _DEVICE_BLOCK = 2**20  # on an accelerator, where every call costs a launch
-
-
-@final
-class ClippedSum:
-    """Σ over the examples of one logical batch of their clipped gradients, one tensor per trainable parameter.
-
-    Kept in float32 at least. Without noise it is private data; `release` spends it, and a spent sum is refused.
-    """
-
-    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        self._parameters = dict(parameters)
-        self._sums: dict[str, Tensor] = {}
-        self.examples = 0
-        self._spent = self._partial = False
-
-    @contextlib.contextmanager
-    def adding(self, examples: int) -> Iterator[None]:
-        """Around the `add_part` calls of one microbatch of `examples`: if one of them fails, the sum is unusable."""
-        self._refuse_if_spent()
-        self._partial = True
-        yield
-        self._partial = False
-        self.examples += examples
-
-    def add_part(self, name: str, parts: Sequence[FactoredGradient], factors: Tensor) -> None:
-        """Add Σ_i factors[i]·gradient_i for the parameter called `name`; `factors` (B,)."""
-        parameter = self._parameters[name]
-        factors = factors.to(parameter.device)
-        if name not in self._sums and parts[0].dtype == wide_dtype(parameter.dtype):
-            self._sums[name] = parts[0].weighted_sum(factors, parameter.shape)
-            parts = parts[1:]
-        for part in parts:
-            part.add_weighted_sum(factors, self.of(name))
-
-    def absorb(self, other: ClippedSum) -> None:
-        """Add another sum of the same microbatch, and use it up."""
-        for name, total in other._sums.items():
-            if name in self._sums:
-                self._sums[name].add_(total)
-            else:
-                self._sums[name] = total
-        other._spent, other._sums = True, {}
-
-    def of(self, name: str) -> Tensor:
-        """The running sum of the parameter called `name` (private data): zero if nothing was added to it."""
-        if name not in self._sums:
-            parameter = self._parameters[name]
-            self._sums[name] = torch.zeros(parameter.shape, dtype=wide_dtype(parameter.dtype), device=parameter.device)
-        return self._sums[name]
-
-    def spend(self) -> dict[str, tuple[nn.Parameter, Tensor]]:
-        """Parameters and sums by name, all of them, in the model's order. A second call raises RuntimeError."""
-        self._refuse_if_spent()
-        sums = {name: (parameter, self.of(name)) for name, parameter in self._parameters.items()}
-        self._spent = True
-        self._sums = {}
-        return sums
-
-    def _refuse_if_spent(self) -> None:
-        if self._spent:
-            raise RuntimeError("the noise of this logical batch was already added; draw the next batch first")
-        if self._partial:
-            raise RuntimeError("adding up the clipped gradients failed half way; this logical batch is lost")
 
 
 def release(
@@ -111,16 +47,17 @@ def release(
     """
 
     def noisy_share() -> dict[str, tuple[nn.Parameter, Tensor]]:
-        sums = clipped_sum.spend()
-        coordinates = sum(total.numel() for _, total in sums.values())
+        sums = clipped_sum.spend_rows()
+        coordinates = sum(parameter.numel() for parameter, _ in sums.values())
         stream = _NoiseStream(mechanism, generator, coordinates) if processes.is_first else None
-        for name, (_, total) in sums.items():
+        shares: dict[str, tuple[nn.Parameter, Tensor]] = {}
+        for name, (parameter, total) in sums.items():
             if stream is not None:
                 scale = noise_scales[name] if isinstance(noise_scales, Mapping) else noise_scales
-                stream.privatise(total.view(-1), scale, divisor)
+                shares[name] = parameter, stream.privatised(total, scale, divisor)
             else:
-                total.div_(divisor)
-        return sums
+                shares[name] = parameter, (total if isinstance(total, Tensor) else total.dense()).div_(divisor)
+        return shares
 
     shares = processes.agreed("adding the noise", noisy_share)
     processes.sum_([total for _, total in shares.values()])
@@ -133,18 +70,40 @@ class _NoiseStream:
     """The noise of one release, `total` coordinates of it, drawn block by block across the parameters.
 
     A draw of many coordinates is the cheapest, and a block is the largest temporary. Models with 2^18 parameters or
-    more get full blocks, which for Gaussian noise are float32 draws: see `Mechanism.sample`. Spherical noise is one
-    block of float64: its coordinates share a norm.
+    more get full blocks, which for Gaussian noise are float32 draws: see `Mechanism.sample`. Such noise goes into the
+    larger parameters in one pass, without a block. Spherical noise is one block of float64: its coordinates share a
+    norm.
     """
 
     def __init__(self, mechanism: Noise, generator: Generator, total: int) -> None:
         self._mechanism, self._generator, self._left = mechanism, generator, total
         self._secure = not isinstance(generator, torch.Generator)
+        self._one_pass = _one_pass(mechanism, generator) if total >= _BLOCK else None
         self._block: Tensor | None = None
         self._used = 0
 
-    def privatise(self, flat: Tensor, scale: float, divisor: float) -> None:
-        """flat = (flat + scale · (the next coordinates)) / divisor, in place; secure: rounded to its grid before."""
+    def privatised(self, total: Tensor | TableRows, scale: float, divisor: float) -> Tensor:
+        """(total + scale · (the next coordinates)) / divisor: in a new tensor for rows, else in place; secure: rounded
+        to its grid before it is divided."""
+        rows = total if isinstance(total, TableRows) else None
+        out = total if isinstance(total, Tensor) else total.empty()
+        flat = out.view(-1)
+        fits = flat.device.type == "cpu" and flat.dtype == torch.float32 and len(flat) >= _ONE_PASS
+        if self._one_pass is None or not fits:
+            if rows is not None:
+                rows.add_to(out.zero_())
+            self._add_in_blocks(flat, scale, divisor)
+            return out
+        multiplier, generator = self._one_pass
+        self._left -= len(flat)
+        if rows is None:
+            _normal.add(flat, scale * multiplier, divisor, generator)
+        else:  # the rows on top of the noise: the table is written once
+            _normal.fill(flat, scale * multiplier / divisor, generator)
+            rows.add_to(out, divisor=divisor)
+        return out
+
+    def _add_in_blocks(self, flat: Tensor, scale: float, divisor: float) -> None:
         start, grid = 0, grid_of(independent(self._mechanism), scale) if self._secure else None
         while start < len(flat):
             block = self._next_block(flat)
@@ -174,3 +133,10 @@ class _NoiseStream:
             block = draw_noise(self._mechanism, (count,), generator=self._generator, device=like.device, dtype=dtype)
             self._block, self._used = block, 0
         return block
+
+
+def _one_pass(mechanism: Noise, generator: Generator) -> tuple[float, torch.Generator] | None:
+    """Noise multiplier and generator of noise that `_normal` can draw, None for other noise."""
+    if isinstance(mechanism, Gaussian) and isinstance(generator, torch.Generator) and generator.device.type == "cpu":
+        return mechanism.noise_multiplier, generator
+    return None

@@ -40,14 +40,20 @@ def with_positions(tensor: Tensor) -> Tensor:
 
 
 def gram(x: Tensor, y: Tensor, dtype: torch.dtype) -> Tensor:
-    """All inner products ⟨x_t, y_s⟩, shape (B, T, S), of x (B, T, w) and y (B, S, w), in `dtype`."""
+    """All inner products ⟨x_t, y_s⟩, shape (B, T, S), of x (B, T, w) and y (B, S, w), in `dtype`; see `gram_terms`."""
     width = x.shape[-1]
     if width <= RUN:
         return x.to(dtype) @ y.to(dtype).mT
-    total = torch.zeros(*x.shape[:-1], y.shape[-2], dtype=torch.float64, device=x.device)
-    for start in range(0, width, RUN):
-        total += x[..., start : start + RUN].to(dtype) @ y[..., start : start + RUN].to(dtype).mT
-    return total.to(dtype)
+    runs = [slice(start, start + RUN) for start in range(0, width, RUN)]
+    total = x[..., runs[0]].to(dtype) @ y[..., runs[0]].to(dtype).mT
+    for run in runs[1:]:
+        total += x[..., run].to(dtype) @ y[..., run].to(dtype).mT
+    return total
+
+
+def gram_terms(width: int) -> int:
+    """Additions that one term of a `gram` over `width` goes through, at most."""
+    return min(RUN, width) + width // RUN
 
 
 def dots(x: Tensor, y: Tensor) -> Tensor:
@@ -132,14 +138,28 @@ class Recorded:
             norms = torch.cat(
                 [torch.linalg.vector_norm(part.to(dtype), dim=2).double() for part in self.positions.split(rows)]
             )
-            self._row_norms = norms * (1 + (self.width + 8) * unit_roundoff(dtype)) + padding(self.width, dtype)
+            self._note_row_norms(norms)
+        assert self._row_norms is not None
         return self._row_norms
 
-    def own_gram(self, dtype: torch.dtype) -> Tensor:
-        """`gram` of this tensor with itself; kept, since layers with the same input share it."""
+    def _note_row_norms(self, norms: Tensor) -> None:
+        """Computed in `dtype` from sums of `width` squares, in any order."""
+        dtype = self.dtype
+        self._row_norms = norms * (1 + (self.width + 8) * unit_roundoff(dtype)) + padding(self.width, dtype)
+
+    def new_gram(self, dtype: torch.dtype) -> Tensor:
+        """`gram` of this tensor with itself, whose diagonal spares `row_norms` a pass."""
         positions = self.positions
+        result = gram(positions, positions, dtype)
+        if self._row_norms is None and dtype == self.dtype:
+            self._note_row_norms(result.diagonal(dim1=1, dim2=2).double().sqrt())
+        return result
+
+    def own_gram(self, dtype: torch.dtype) -> Tensor:
+        """`new_gram`, kept, since layers with the same input share it."""
+        self._check_unchanged()
         if self._gram is None or self._gram.dtype != dtype:
-            self._gram = gram(positions, positions, dtype)
+            self._gram = self.new_gram(dtype)
         return self._gram
 
     def forget_gram(self) -> None:

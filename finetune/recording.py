@@ -11,9 +11,9 @@ from torch import Tensor
 
 from .account import Account, norms_and_bounds
 from .arithmetic import plain_arithmetic
+from .clipped_sum import ClippedSum
 from .factored import FactoredGradient
 from .modes import Group
-from .noise import ClippedSum
 from .probe import Probe, bit_splits
 from .recorded import Recorded
 from .support import TrainableLayer

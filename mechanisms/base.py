@@ -259,8 +259,9 @@ class Mechanism(abc.ABC):
 
         `generator` is required and is the only source of randomness; `device` is its device if not given. Draws are
         made in float64 and cast to `dtype` (default float32) at the end; one exception: 2^18 coordinates or more of
-        Gaussian noise are drawn in float32, whose tail ends near 5.7 standard deviations on a CPU. Training draws the
-        noise of so many parameters in blocks of 2^18 or more: its Gaussian is float32, but for a shorter last block.
+        Gaussian noise are drawn in float32, whose tail ends at 6.66 standard deviations (`_normal.py`). Training draws
+        the noise of so many parameters in blocks of 2^18 or more: its Gaussian is float32, but for a shorter last
+        block.
         """
         from . import _sampling  # torch starts here and no earlier
 

@@ -15,7 +15,7 @@ from optnoise.finetune.audit import members
 from optnoise.finetune.audit.finished import open_run
 from optnoise.finetune.audit.members import losses_of
 from optnoise.finetune.audit.rerun import altered
-from optnoise.finetune.noise import ClippedSum
+from optnoise.finetune.clipped_sum import ClippedSum
 from optnoise.finetune.runs import build, run_recipe
 from optnoise.finetune.sampling import LogicalBatch, PoissonSampler
 from optnoise.finetune.tasks import E2E, MNLI, ClassificationExample, GenerationExample

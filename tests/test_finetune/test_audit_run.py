@@ -6,7 +6,7 @@ import torch
 from optnoise.finetune import GroupWise, LogicalBatch, PerLayer, make_private
 from optnoise.finetune.audit import GradientCanaries, audit_run, membership_inference, mislabelled, secret_bits
 from optnoise.finetune.audit.canaries import sampled_loss
-from optnoise.finetune.noise import ClippedSum
+from optnoise.finetune.clipped_sum import ClippedSum
 from optnoise.mechanisms import Gaussian, Laplace, SphericalGamma
 from torch import nn
 

@@ -242,6 +242,47 @@ def test_spherical_noise_is_one_vector_over_parameters_of_any_dtype():
     torch.testing.assert_close(found, wanted, rtol=1e-6, atol=0)
 
 
+def released_table(touch, *, rows=5000, width=64, microbatches=1):
+    """The gradient that `release` gives a table (rows, width), of a sum to which `touch` was done before."""
+    from optnoise.finetune import ClippedSum, release
+    from optnoise.finetune.factored import RowGradient
+
+    table = nn.Parameter(torch.zeros(rows, width))
+    total = ClippedSum({"table": table})
+    for seed in range(microbatches):
+        generator = torch.Generator().manual_seed(seed)
+        ids = torch.randint(0, rows, (4, 9), generator=generator)
+        grads = 1000 * torch.randn(4, 9, width, generator=generator)
+        with total.adding(4):
+            total.add_part("table", [RowGradient(ids, grads, rows)], torch.tensor([1.0, 0.5, 0.0, 2.0]))
+    touch(total)
+    noise = {"mechanism": Gaussian(0.5), "noise_scales": 3.0, "generator": torch.Generator().manual_seed(9)}
+    release(total, divisor=8.0, **noise)
+    return table.grad
+
+
+@pytest.mark.parametrize("microbatches", [1, 2])
+@pytest.mark.parametrize("rows", [500, 5000])  # in blocks, and in one pass
+def test_a_table_gets_the_same_gradient_whether_its_sum_was_spread_out_before(rows, microbatches):
+    late = released_table(lambda total: None, rows=rows, microbatches=microbatches)
+    early = released_table(lambda total: total.of("table"), rows=rows, microbatches=microbatches)
+    torch.testing.assert_close(late, early, rtol=1e-5, atol=1e-5)
+    assert float(late.abs().max()) > 100
+    untouched = late[(late.abs() < 2).all(dim=1)]
+    assert len(untouched) > 0.9 * rows - 80
+    assert float(untouched.std()) == pytest.approx(0.5 * 3 / 8, rel=0.02)
+
+
+def test_a_sum_of_few_rows_is_not_spread_out_before_it_is_needed():
+    from optnoise.finetune.clipped_sum import TableRows
+
+    kinds = []
+    released_table(lambda total: kinds.append(type(total._sums["table"])))
+    released_table(lambda total: kinds.append(type(total._sums["table"])), microbatches=2)
+    released_table(lambda total: kinds.append(type(total._sums["table"])), rows=20)  # fewer than positions
+    assert kinds == [TableRows, torch.Tensor, torch.Tensor]
+
+
 def test_b58_a_closure_cannot_replace_the_private_gradient():
     model = linear(inputs=4000)
     training = private_linear(model, mechanism=Gaussian(1.0), sampling_rate=1e-12, divisor=1.0)

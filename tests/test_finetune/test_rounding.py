@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from optnoise.finetune.account import Account, norms_and_bounds
 from optnoise.finetune.factored import DenseGradient, OuterGradient, RowGradient
+from optnoise.finetune.recorded import RUN, Recorded, gram, gram_terms
 
 ROWS, WIDTH = 9, 7
 
@@ -110,3 +111,25 @@ def test_dense_gradients_are_bounded_by_their_own_norm():
     torch.testing.assert_close(norms, values.double().norm(dim=1), rtol=1e-6, atol=0)
     assert bool((bounds >= values.double().norm(dim=1)).all())
     assert bool((bounds < 1.001 * norms).all())
+
+
+@pytest.mark.parametrize("width", [1, RUN - 1, RUN, RUN + 1, 3 * RUN, 5 * RUN + 7])
+def test_inner_products_over_a_width_err_by_less_than_their_terms_allow(width):
+    generator = torch.Generator().manual_seed(width)
+    x, y = torch.randn(2, 2, 5, width, generator=generator)
+    found = gram(x, y, torch.float32)
+    assert found.dtype == torch.float32
+    allowed = gram_terms(width) * 2.0**-24 * (x.double().abs() @ y.double().abs().mT)
+    assert bool(((found - x.double() @ y.double().mT).abs() <= allowed).all())
+    assert gram_terms(width) <= RUN + width // RUN
+
+
+@pytest.mark.parametrize("size", [1.0, 1e-19, 1e-22, 1e15])
+def test_row_norms_from_a_gram_matrix_are_upper_bounds_too(size):
+    """Of positions whose squares underflow as well; and no looser than those of a pass of their own."""
+    tensor = size * torch.randn(3, 6, 1300, generator=torch.Generator().manual_seed(0))
+    with_gram, without = Recorded(tensor), Recorded(tensor)
+    with_gram.own_gram(torch.float32)
+    true = tensor.double().norm(dim=2)
+    assert bool((with_gram.row_norms() >= true).all())
+    torch.testing.assert_close(with_gram.row_norms(), without.row_norms(), rtol=1e-5, atol=1e-17)
